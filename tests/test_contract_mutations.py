@@ -51,6 +51,7 @@ from seesay.vl.bases.pixels import PixelSettings
 from seesay.vl.bases.timed_videos import ClipSettings
 from seesay.vl.families import (
     cogvlm,
+    deepseek_ocr,
     deepseek_vl,
     deepseek_vl2,
     gemma3,
@@ -771,6 +772,23 @@ def patches_that_are_not_whole_count(patch: Patch) -> None:
     patch.setattr(kimi_vl.KimiVL, "measure", measure)
 
 
+# --- DeepSeek-OCR -----------------------------------------------------------------------------------------------------
+
+
+@caught_by("rows_equal_the_models", "deepseek_ocr")
+def newlines_and_separators_of_pages_are_swapped(patch: Patch) -> None:
+    patch.setattr(deepseek_ocr, "_NEWLINE", -1)
+    patch.setattr(deepseek_ocr, "_SEPARATOR", -2)
+
+
+@caught_by("rows_equal_the_models", "deepseek_ocr")
+def tiles_of_pages_are_not_joined(patch: Patch) -> None:
+    def lay(first: int, tiles: tuple[int, int], grid: tuple[int, int]) -> Any:
+        return arrangement.number_rows(first, (tiles[0] * grid[0], tiles[1] * grid[1]))
+
+    patch.setattr(deepseek_ocr, "join_tiles", lay)
+
+
 # --- DeepSeek-VL2 -----------------------------------------------------------------------------------------------------
 
 
@@ -816,7 +834,7 @@ def padding_is_black(patch: Patch) -> None:
 
 @caught_by("pixels_equal_the_processors", "deepseek_vl2")
 def odd_padding_is_rounded_down(patch: Patch) -> None:
-    patch.setattr(deepseek_vl2, "_center", lambda length, full: (full - length) // 2)
+    patch.setattr(deepseek_vl2, "center", lambda length, full: (full - length) // 2)
 
 
 @caught_by("pixels_equal_the_processors", "deepseek_vl2")

@@ -365,6 +365,9 @@ _BUILTIN: dict[str, Pieces] = {
             "after_media": "",
         }
     ),
+    "deepseek-ocr": Pieces(
+        start="<｜begin▁of▁sentence｜>", eoa="<｜end▁of▁sentence｜>", stop_words=("<｜end▁of▁sentence｜>",)
+    ),
     "deepseek-vl2": Pieces(
         start="<｜begin▁of▁sentence｜>",
         user="<|User|>: ",

@@ -8,7 +8,7 @@ _STAND_INS: Mapping[str, tuple[str, ...]] = {
     "CohereForAI/aya-23-8B": ("cohere_compass", "cohere_compass_text"),
     "HuggingFaceM4/Idefics3-8B-Llama3": ("idefics", "idefics2"),
     "HuggingFaceTB/SmolVLM-Instruct": (
-        "lfm3_vl", "pp_formulanet", "kosmos-2.5", "unlimited_ocr", "granite_docling",
+        "lfm3_vl", "pp_formulanet", "kosmos-2.5", "granite_docling",
     ),
     "Qwen/Qwen2.5-7B-Instruct": (
         "albert", "axk2", "bart", "bert", "bert-generation", "big_bird", "bigbird_pegasus", "biogpt", "blenderbot",
@@ -21,7 +21,7 @@ _STAND_INS: Mapping[str, tuple[str, ...]] = {
         "xlm-prophetnet", "xlm-roberta", "xlm-roberta-xl", "xlnet", "xmod",
     ),
     "Qwen/Qwen2.5-VL-7B-Instruct": (
-        "blip", "blip-2", "deepseek_ocr2", "ernie4_5_vl_moe", "evolla", "florence2", "git", "hunyuan_vl", "inkling2",
+        "blip", "blip-2", "ernie4_5_vl_moe", "evolla", "florence2", "git", "hunyuan_vl", "inkling2",
         "inkling_mm_model", "kosmos-2", "nemotron_h_omni", "ovis2_5", "paddleocr_vl", "pix2struct", "qwen2_5_omni",
         "qwen2_5_omni_thinker", "step3p7", "trocr", "udop", "vision-encoder-decoder",
     ),
@@ -35,6 +35,7 @@ _STAND_INS: Mapping[str, tuple[str, ...]] = {
     "allenai/Molmo-7B-D-0924": ("molmo2",),
     "allenai/OLMo-2-1124-7B-Instruct": ("olmo_hybrid",),
     "deepseek-ai/DeepSeek-V2-Lite-Chat": ("deepseek_v32", "deepseek_v4"),
+    "deepseek-ai/DeepSeek-OCR": ("unlimited_ocr",),
     "google/gemma-2-9b-it": ("recurrent_gemma", "gemma3n_text"),
     "google/gemma-3-4b-it": ("diffusion_gemma", "gemma3n", "gemma4", "pi0", "t5gemma2", "gemma4_unified"),
     "llava-hf/llava-v1.6-mistral-7b-hf": ("chameleon", "emu3", "granite4_vision"),

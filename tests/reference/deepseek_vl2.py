@@ -46,7 +46,7 @@ class _PlainCausal(ocr.DeepseekOcr2TextPreTrainedModel, GenerationMixin):  # typ
         return CausalLMOutputWithPast(logits=logits, past_key_values=found.past_key_values)
 
 
-def _make_decoder(text: Json) -> Any:
+def make_decoder(text: Json) -> Any:
     kept = {name: value for name, value in text.items() if name not in ("model_type", "use_mla")}
     if text.get("scoring_func") == "sigmoid":
         return DeepseekV3ForCausalLM(DeepseekV3Config(**kept))
@@ -98,7 +98,7 @@ class Siglip(nn.Module):
 class DeepseekVL2(VisionLanguage):
     def __init__(self, config: Json) -> None:
         super().__init__(config)
-        self.llm = _make_decoder(config["language_config"])
+        self.llm = make_decoder(config["language_config"])
         self.vision = Siglip(config["vision_config"])
         size, own = config["projector_config"]["n_embed"], config["vision_config"]["width"]
         self.projector = nn.ModuleDict(

@@ -145,6 +145,8 @@ CHECKPOINTS: Mapping[str, Tiny] = {
     "deepseek_vl2": Tiny(architecture="DeepseekVLV2ForCausalLM"),
     "deepseek_vl2_sigmoid": Tiny(architecture="DeepseekVLV2ForCausalLM", variant=True),
     "deepseek_vl2_plain": Tiny(architecture="DeepseekVLV2ForCausalLM", variant=True),
+    "deepseek_ocr": Tiny(architecture="DeepseekOCRForCausalLM"),
+    "deepseek_ocr2": Tiny(architecture="DeepseekOcr2ForConditionalGeneration", variant=True),
     "kimi_vl": Tiny(architecture="KimiVLForConditionalGeneration"),
     "perception_lm": Tiny(architecture="PerceptionLMForConditionalGeneration", needs="timm"),
     "perception_lm_timm": Tiny(architecture="PerceptionLMForConditionalGeneration", variant=True, needs="timm"),
@@ -281,9 +283,11 @@ ALL_VISION = tuple(name for name, family in ENROLLED.items() if family.modalitie
 WITH_PICTURES = (*ALL_VISION, *VISION_MODULES, "orbit_vl")
 FAMILIES = _without_variants(ALL_VISION)
 WITH_EXPERTS = (
-    "deepseek_moe", "deepseek_v2", "deepseek_v3", "deepseek_vl2", "deepseek_vl2_plain", "deepseek_vl2_sigmoid",
+    "deepseek_moe", "deepseek_ocr", "deepseek_ocr2", "deepseek_v2", "deepseek_v3", "deepseek_vl2",
+    "deepseek_vl2_plain", "deepseek_vl2_sigmoid",
     "ernie4_5_moe", "glm4_moe", "glm4v_moe", "gpt_oss", "gpt_oss_mxfp4", "granite4", "granitemoe", "granitemoeshared",
-    "internvl_gpt_oss", "internvl_qwen3_moe", "jamba", "kimi_vl", "llama4", "llama4_text", "mixtral", "nemotron_h_moe",
+    "internvl_gpt_oss", "internvl_qwen3_moe", "jamba", "kimi_vl", "llama4", "llama4_text", "mixtral",
+    "nemotron_h_moe",
     "olmoe", "phimoe", "phimoe_published", "qwen2_moe",
     "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_moe", "qwen3_next", "qwen3_vl_moe", "qwen3_vl_moe_published",
 )  # fmt: skip

@@ -159,6 +159,10 @@ def _list_prompts(loaded: Loaded) -> list[list[DecodedMedia]]:
 # --- pixels and rows --------------------------------------------------------------------------------------------------
 
 
+_LOADERS = {"high_res_pixel_values": "load_high_pixels", "pixel_values_local": "load_tile_pixels"}
+"""Methods of encoders that load further views of pictures, by what processors call these."""
+
+
 def pixels_equal_the_processors(loaded: Loaded, media: list[DecodedMedia] | None = None) -> None:
     """The tower's normalized input is what the processor returns, without its padding."""
     if media is None:
@@ -174,10 +178,12 @@ def pixels_equal_the_processors(loaded: Loaded, media: list[DecodedMedia] | None
         }
     if "high_res_pixel_values" in inputs:
         groups["high_res_pixel_values"] = media
+    if "pixel_values_local" in inputs:
+        groups["pixel_values_local"] = [item for item in media if len(preprocess(loaded.family, item).get("tiles", ()))]
     for key, items in groups.items():
         if not items:
             continue
-        load = loaded.encoder.load_high_pixels if key.startswith("high_res") else loaded.encoder.load_pixels
+        load = getattr(loaded.encoder, _LOADERS.get(key, "load_pixels"))
         mask = inputs.get(key.replace("values", "attention_mask"))
         theirs = (
             list_patches(inputs[key], inputs["spatial_shapes"], loaded.encoder.tower.config.merge_size)

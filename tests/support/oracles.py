@@ -25,6 +25,10 @@ def load_oracle(path: Path, dtype: torch.dtype = torch.float32) -> tuple[Any, An
         from reference.deepseek_vl2 import DeepseekVL2, DeepseekVL2Processor
 
         return DeepseekVL2.load(path).to(dtype), DeepseekVL2Processor(path)
+    if architecture == "DeepseekOCRForCausalLM":
+        from reference.deepseek_ocr import DeepseekOCR, DeepseekOCRProcessor
+
+        return DeepseekOCR.load(path).to(dtype), DeepseekOCRProcessor(path, config=config)
     if architecture == "MultiModalityCausalLM":
         from reference.deepseek_vl import DeepseekVL, DeepseekVLProcessor
 
@@ -80,6 +84,8 @@ def load_oracle(path: Path, dtype: torch.dtype = torch.float32) -> tuple[Any, An
         processor.tokenizer.backend_tokenizer.post_processor = None
         return model, processor
     processor = AutoProcessor.from_pretrained(path, trust_remote_code=runs_code)
+    if architecture == "DeepseekOcr2ForConditionalGeneration":
+        _keep_thin_pictures(processor.image_processor)
     if published != path:
         for each in (processor.image_processor, getattr(processor, "video_processor", None)):
             if each is not None:
@@ -99,6 +105,17 @@ def resize_with_pillow(processor: Any) -> None:
         size = like.shape[-1], like.shape[-2]
         scaled = [np.array(Image.fromarray(picture).resize(size, filter)) for picture in pictures]
         return torch.from_numpy(np.stack(scaled)).permute(0, 3, 1, 2).reshape(like.shape)
+
+    processor.resize = resize
+
+
+def _keep_thin_pictures(processor: Any) -> None:
+    """Leave a pixel of each side. In Transformers 5.24 the processor fails for pictures so thin that none is left."""
+    inherited = processor.resize
+
+    def resize(image: torch.Tensor, size: Any, **options: Any) -> Any:
+        height, width = (max(1, length) for length in (size.height, size.width))
+        return inherited(image, type(size)(height=height, width=width), **options)
 
     processor.resize = resize
 

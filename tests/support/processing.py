@@ -52,6 +52,8 @@ def count_tiles(processor: Any, height: int, width: int) -> tuple[int, ...]:
     """Return the (rows, columns) of tiles that a processor cuts a picture of this size into; nothing for one that takes
     each picture as a whole."""
     image_processor = processor.image_processor
+    if type(processor).__name__ == "DeepseekOcr2Processor":
+        return (image_processor.get_number_of_image_patches(height, width) - 1,)
     if hasattr(image_processor, "get_number_of_image_patches"):
         return tuple(image_processor.get_number_of_image_patches(height, width)[1:])
     if type(processor).__name__ == "Ovis2Processor":
@@ -67,6 +69,8 @@ def count_tiles(processor: Any, height: int, width: int) -> tuple[int, ...]:
 
 def as_image_inputs(processor: Any, *grid: int) -> dict[str, Any]:
     """Return what the processor's `replace_image_token` takes of a picture with this grid of tiles."""
+    if type(processor).__name__ == "DeepseekOcr2Processor":
+        return {"num_local_patches": grid}
     if type(processor).__name__ == "Ovis2Processor":
         return {"grids": [torch.tensor(grid)]}
     if type(processor).__name__ == "Llama4Processor":

@@ -19,6 +19,7 @@ import torch
 import transformers
 from enrolment import SIBLING
 from module_checkpoints import MODULE_CHECKPOINTS, ModuleCheckpoint
+from ocr_checkpoints import write_deepseek_ocr, write_deepseek_ocr2
 from original_layouts import name_as_internlm2
 from original_text import (
     as_baichuan,
@@ -1126,7 +1127,7 @@ def _minicpmv(version: float, *, has_bos: bool = False, **extra: Any) -> Callabl
             "patch_size": 4, "use_image_id": version > 2.5, "image_feature_size": 3, "slice_mode": True, "resample": 3,
             "image_mean": [0.5, 0.45, 0.4], "image_std": [0.3, 0.28, 0.27], "version": version,
         }  # fmt: skip
-        _save_reference(path, MiniCPMV(config), config, settings, tokenizer, "minicpm")
+        save_reference(path, MiniCPMV(config), config, settings, tokenizer, "minicpm")
 
     return write
 
@@ -1158,7 +1159,7 @@ def _phi3_v(path: Path) -> None:
         "image_processor_type": "Phi3VImageProcessor", "image_mean": [0.48, 0.46, 0.41], "resample": 2,
         "image_std": [0.27, 0.26, 0.28], "num_crops": 16, "num_img_tokens": 4,
     }  # fmt: skip
-    _save_reference(path, Phi3V(config), config, settings, tokenizer, "phi3_v")
+    save_reference(path, Phi3V(config), config, settings, tokenizer, "phi3_v")
 
 
 def _qwen_vl(path: Path) -> None:
@@ -1178,7 +1179,7 @@ def _qwen_vl(path: Path) -> None:
         "image_processor_type": "QwenVLImageProcessor", "resample": 3,
         "image_mean": [0.48145466, 0.4578275, 0.40821073], "image_std": [0.26862954, 0.26130258, 0.27577711],
     }  # fmt: skip
-    _save_reference(path, QwenVL(config), config, settings, tokenizer, "qwen")
+    save_reference(path, QwenVL(config), config, settings, tokenizer, "qwen")
 
 
 def _chatglm_4v(path: Path) -> None:
@@ -1207,7 +1208,7 @@ def _chatglm_4v(path: Path) -> None:
         },
     }  # fmt: skip
     settings = {"image_mean": [0.5, 0.45, 0.4], "image_std": [0.3, 0.28, 0.27], "resample": 3}
-    _save_reference(path, Glm4V(config), config, settings, tokenizer, "chatglm")
+    save_reference(path, Glm4V(config), config, settings, tokenizer, "chatglm")
 
 
 def _cogvlm(**changes: Any) -> Callable[[Path], None]:
@@ -1235,7 +1236,7 @@ def _cogvlm(**changes: Any) -> Callable[[Path], None]:
             "image_mean": [0.48145466, 0.4578275, 0.40821073], "image_std": [0.26862954, 0.26130258, 0.27577711],
             "resample": 3,
         }  # fmt: skip
-        _save_reference(path, CogVlm(config), config, settings, tokenizer, "cogvlm")
+        save_reference(path, CogVlm(config), config, settings, tokenizer, "cogvlm")
 
     return write
 
@@ -1271,7 +1272,7 @@ def _molmo(**changes: Any) -> Callable[[Path], None]:
             "overlap_margins": [2, 2], "resample": 2,
         }  # fmt: skip
         small = {"backbone.image_projector.w2.weight": 1 / 40}  # else rows are much larger than embeddings of tokens
-        _save_reference(path, Molmo(config), config, settings, tokenizer, "molmo", factors=small)
+        save_reference(path, Molmo(config), config, settings, tokenizer, "molmo", factors=small)
 
     return write
 
@@ -1303,7 +1304,7 @@ def _xcomposer2(
             "resample": 2 if is_tiled else 3, **({"hd_num": tiles} if is_tiled else {}),
         }  # fmt: skip
         model = XComposer2(config, is_tiled=is_tiled, ranks=ranks, tile=4 * side)
-        _save_reference(path, model, config, settings, tokenizer, "internlm_xcomposer2")
+        save_reference(path, model, config, settings, tokenizer, "internlm_xcomposer2")
 
     return write
 
@@ -1372,7 +1373,7 @@ def _kimi_vl(path: Path) -> None:
     }  # fmt: skip
     model = KimiVL(config)
     spread_buffers(model)
-    _save_reference(path, model, config, settings, tokenizer, "kimi_vl", factors=EXPERTS)
+    save_reference(path, model, config, settings, tokenizer, "kimi_vl", factors=EXPERTS)
 
 
 DEEPSEEK_TEMPLATE = (
@@ -1417,7 +1418,7 @@ def _deepseek_vl2(**text: Any) -> Callable[[Path], None]:
         }  # fmt: skip
         model = DeepseekVL2(config)
         spread_buffers(model)
-        _save_reference(path, model, config, settings, tokenizer, "deepseek_vl_v2", factors=EXPERTS)
+        save_reference(path, model, config, settings, tokenizer, "deepseek_vl_v2", factors=EXPERTS)
 
     return write
 
@@ -1430,7 +1431,7 @@ def spread_buffers(model: Any) -> None:
             buffer.copy_(0.3 * torch.randn(buffer.shape, generator=generator))
 
 
-def _save_reference(
+def save_reference(
     path: Path,
     model: Any,
     config: Any,
@@ -1704,6 +1705,8 @@ FACTORIES: dict[str, Callable[[Path], None]] = {
         topk_method="noaux_tc", scoring_func="sigmoid", norm_topk_prob=True, routed_scaling_factor=2.0, n_group=2
     ),
     "deepseek_vl2_plain": _deepseek_vl2(use_mla=False),
+    "deepseek_ocr": write_deepseek_ocr,
+    "deepseek_ocr2": write_deepseek_ocr2,
     "kimi_vl": _kimi_vl,
     "molmo": _molmo(),
     "molmo_olmo2": _molmo(

@@ -122,7 +122,7 @@ def test_the_decoder_of_a_configuration(
         ("vision_config", {"layers": 0}, "layers must be an integer from 1 to 1024"),
         ("", {"tile_tag": "1D"}, "tile_tag must be '2D', got '1D'"),
         ("", {"global_view_pos": "left"}, "global_view_pos must be one of head, tail"),
-        ("", {"architectures": ["DeepseekOCRForCausalLM"]}, "DeepseekOCRForCausalLM.* is another model with this"),
+        ("", {"architectures": ["DeepseekVLV3ForCausalLM"]}, "DeepseekVLV3ForCausalLM.* is another model with this"),
         ("settings", {"candidate_resolutions": [[22, 30]]}, r"must be a list of \[width, height\] of 1 to 1024 tiles"),
         ("settings", {"candidate_resolutions": []}, "candidate_resolutions must be a list"),
         ("settings", {"candidate_resolutions": [[44, 22]]}, "must be 22 pixels wide, got 44"),

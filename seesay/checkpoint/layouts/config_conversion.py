@@ -9,6 +9,7 @@ from typing import Any
 
 from seesay.checkpoint.layouts.late_interaction import read_late_interaction
 from seesay.checkpoint.layouts.original_deepseek import read_deepseek_vl
+from seesay.checkpoint.layouts.original_deepseek_ocr import FIRST, READ_AS, SECOND, read_deepseek_ocr
 from seesay.checkpoint.layouts.original_deepseek_vl2 import read_deepseek_v3, read_deepseek_vl2
 from seesay.checkpoint.layouts.original_flat import read_cogvlm, read_glm4v, read_minicpmv, read_phi3_v
 from seesay.checkpoint.layouts.original_internvl import read_internvl_chat, read_tiling
@@ -107,6 +108,8 @@ ConfigReader = Callable[[Mapping[str, Any]], ConvertedConfig]
 """Returns the stand-in for a config.json. Raises `CheckpointError` naming what cannot be read."""
 _BY_ARCHITECTURE: Mapping[str, ConfigReader] = {
     "CogVLMForCausalLM": lambda config: ConvertedConfig(config=read_cogvlm(config)),
+    FIRST: lambda config: ConvertedConfig(config=read_deepseek_ocr(config, FIRST)),
+    SECOND: lambda config: ConvertedConfig(config=read_deepseek_ocr(config, SECOND)),
     "InternLMXComposer2ForCausalLM": _read_xcomposer2,
     "InternVLChatModel": _read_internvl_chat,
     "LlavaLlamaForCausalLM": _read_llava,
@@ -147,6 +150,7 @@ _LLAVA = (
     "LlavaOnevisionForConditionalGeneration",
 )
 ORIGINALS: Mapping[str, tuple[str, ...]] = {
+    SECOND: (READ_AS,),
     "InternVLChatModel": ("InternVLForConditionalGeneration",),
     "LlavaLlamaForCausalLM": _LLAVA,
     "LlavaMistralForCausalLM": _LLAVA,

@@ -19,7 +19,7 @@ _EXPERTS = {"ep_size": 1, "moe_layer_freq": 1}
 _SIGMOID = {"scoring_func": "sigmoid", "topk_method": "noaux_tc"}
 _SOFTMAX = {"scoring_func": "softmax", "norm_topk_prob": False}
 _METHODS = ("greedy", "group_limited_greedy")
-_TEXT = {
+TEXT_DEFAULTS: Mapping[str, object] = {
     "vocab_size": 102400,
     "hidden_size": 4096,
     "intermediate_size": 11008,
@@ -77,7 +77,7 @@ def read_deepseek_vl2(config: Mapping[str, object]) -> dict[str, Any]:
     order = config.get("global_view_pos", "head")
     if order not in _ORDERS:
         raise CheckpointError(f"global_view_pos must be one of {', '.join(_ORDERS)}, got {str(order)[:40]!r}")
-    text = _read_text({**_TEXT, **read_part(config, "language_config")})
+    text = read_language(read_part(config, "language_config"))
     width = read_count(vision, "width", most=1 << 20)
     return {
         "architectures": names,
@@ -98,6 +98,12 @@ def read_deepseek_vl2(config: Mapping[str, object]) -> dict[str, Any]:
             "layer_norm_eps": 1e-6,
         },
     }
+
+
+def read_language(config: Mapping[str, object]) -> dict[str, Any]:
+    """Return the configuration of the decoder, which is the `language_config`. Raises `CheckpointError` naming a field
+    that is not supported."""
+    return _read_text({**TEXT_DEFAULTS, **config})
 
 
 def _check_experts(config: Mapping[str, object]) -> None:

@@ -25,8 +25,9 @@ the weights is run only for [other models](#other-models), and only with `trust_
 [quantization.md](quantization.md) lists the formats of weights, [chat_templates.md](chat_templates.md) the templates.
 
 Families are written here; the tests hold each to Transformers' own class, or to a plain statement of the published
-code where Transformers has none (Baichuan 2 of 13B, CogVLM, DeepSeek-VL2, GLM-4V, Kimi-VL, MiniCPM-V, Molmo,
-Phi-3-vision, Qwen-VL): tokens, pixels, rows of the tower, logits, and greedy answers in all ways of computing them.
+code where Transformers has none (Baichuan 2 of 13B, CogVLM, DeepSeek-OCR, DeepSeek-VL2, GLM-4V, Kimi-VL, MiniCPM-V,
+Molmo, Phi-3-vision, Qwen-VL): tokens, pixels, rows of the tower, logits, and greedy answers in all ways of computing
+them.
 [Other models](#other-models) run through Transformers' modules: they are not quantized, and take new weights of whole
 folders.
 

@@ -42,12 +42,13 @@ def _find_corners(count: int, rounding: Rounding) -> Tensor:
     return torch.arange(0, 1 - 1e-6, step)
 
 
-def stretch_positions(table: Tensor, grid: tuple[int, int]) -> Tensor:
+def stretch_positions(table: Tensor, grid: tuple[int, int], *, antialias: bool = False) -> Tensor:
     """Return positions [height · width, size] for a `grid` (height, width) of patches: those of a square table [side²,
-    size], scaled by bicubic interpolation in float32."""
+    size], scaled by bicubic interpolation in float32. antialias: of a table that is larger than the grid, each position
+    counts."""
     side = math.isqrt(len(table))
     if grid == (side, side):
         return table
     square = table.float().view(1, side, side, -1).permute(0, 3, 1, 2)
-    scaled = F.interpolate(square, size=grid, mode="bicubic", align_corners=False)
+    scaled = F.interpolate(square, size=grid, mode="bicubic", align_corners=False, antialias=antialias)
     return scaled.permute(0, 2, 3, 1).flatten(0, 2).to(table.dtype)

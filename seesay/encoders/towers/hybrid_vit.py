@@ -14,7 +14,7 @@ from seesay.checkpoint import Checkpoint
 from seesay.device.linear.linear import Linear
 from seesay.encoders.graphs import MAX_ROWS, GraphedEncoder, GraphedTower
 from seesay.encoders.towers.layers import PixelNormalizer
-from seesay.encoders.towers.sam import Convolution, Neck, Sam, SamConfig
+from seesay.encoders.towers.sam import Neck, Sam, SamConfig, Shrinking
 from seesay.encoders.towers.tiles import TileLoader
 from seesay.encoders.towers.vit import Vit, VitConfig
 from seesay.encoders.towers.weights import load_tower
@@ -33,22 +33,6 @@ class _HybridProjector(nn.Module):
         return self.proj(F.gelu(torch.cat((self.high_res_vision_proj(high), self.vision_proj(low)), dim=-1)))
 
 
-class _Shrinking(nn.Module):
-    """Channels [N, C, h, w] of any size to rows [N, side², 4 · C]."""
-
-    def __init__(self, channels: int, side: int) -> None:
-        super().__init__()
-        self.conv1 = Convolution(channels, 2 * channels, 2)
-        self.conv2 = Convolution(2 * channels, 4 * channels, 2)
-        self._side = side
-
-    def forward(self, channels: Tensor) -> Tensor:
-        fine = (4 * self._side, 4 * self._side)
-        scaled = F.interpolate(channels, size=fine, mode="bilinear", align_corners=False)
-        rows: Tensor = self.conv2(self.conv1(scaled))
-        return rows.flatten(2).transpose(1, 2)
-
-
 class HybridVit(nn.Module):
     """The patch vectors of both sizes of N pictures, the smaller one's first, in one row of numbers each, to rows
     [N, R, out_hidden_size]. What comes behind the SAM is named as in the checkpoints: its last rows, and those of an
@@ -58,17 +42,20 @@ class HybridVit(nn.Module):
         super().__init__()
         self.tower, self.high = Vit(low), Sam(high)
         self.high_res_vision_neck = Neck(high.layers.hidden_size, high.out_channels)
-        self.high_res_vision_proj = _Shrinking(high.out_channels, low.grid[0])
+        self.high_res_vision_proj = Shrinking(high.out_channels, 2 * high.out_channels, 4 * high.out_channels)
         self.high_res_vision_alpha = nn.Parameter(torch.empty(1))
         self.projector = _HybridProjector(low.hidden_size, 4 * high.out_channels, out_hidden_size)
-        self._num_low = low.num_patches
+        self._num_low, self._fine = low.num_patches, 2 * (4 * low.grid[0],)
         self._low_length = low.num_patches * 3 * low.patch_size[0] * low.patch_size[1]
 
     def forward(self, x: Tensor) -> Tensor:
         low = x[:, : self._low_length].view(len(x), self._num_low, -1)
         high = x[:, self._low_length :].view(len(x), self.high.config.side**2, -1)
         channels, kept = self.high(high)
-        rows, more = (self.high_res_vision_proj(each) for each in (channels, self.high_res_vision_neck(kept)))
+        rows, more = (
+            self.high_res_vision_proj(F.interpolate(each, size=self._fine, mode="bilinear", align_corners=False))
+            for each in (channels, self.high_res_vision_neck(kept))
+        )
         result: Tensor = self.projector(self.tower(low), rows + more * self.high_res_vision_alpha)
         return result
 

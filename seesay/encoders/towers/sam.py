@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from seesay.device.linear.linear import Linear
+from seesay.encoders.towers.fractional_positions import stretch_positions
 from seesay.encoders.towers.layers import Segments
 from seesay.encoders.towers.vit_layers import Angles, Attention, Block, LayerConfig, run_blocks
 
@@ -24,7 +25,8 @@ class SamConfig:
     """Sizes of a tower. `image_size` and `patch_size` are pixels of a side.
 
     window: the side of the windows in patches; those at the end of a line are padded with zeros. global_layers: layers
-    without windows. kept_layer: a layer whose output is returned, too. out_channels: channels behind the neck.
+    without windows. kept_layer: a layer whose output is returned, too; None: the last one. out_channels: channels
+    behind the neck.
     """
 
     layers: LayerConfig
@@ -33,8 +35,8 @@ class SamConfig:
     num_layers: int
     window: int
     global_layers: tuple[int, ...]
-    kept_layer: int
     out_channels: int
+    kept_layer: int | None = None
 
     @property
     def side(self) -> int:
@@ -53,7 +55,7 @@ class _RelativeAttention(Attention):
 
     def __init__(self, config: LayerConfig, side: int, window: int | None) -> None:
         super().__init__(config)
-        self._side, self._window = side, window
+        self._window = window
         length = 2 * (window or side) - 1
         self.rel_pos_h = nn.Parameter(torch.empty(length, config.head_dim))
         self.rel_pos_w = nn.Parameter(torch.empty(length, config.head_dim))
@@ -61,10 +63,11 @@ class _RelativeAttention(Attention):
     def forward(self, x: Tensor, segments: Segments | None = None, angles: Angles | None = None) -> Tensor:
         """Return the input of `proj` for rows [N, side², size]."""
         assert segments is None and angles is None
-        grids = x.view(len(x), self._side, self._side, -1)
+        side = math.isqrt(x.shape[1])
+        grids = x.view(len(x), side, side, -1)
         if self._window is None:
             return self._attend(grids).flatten(1, 2)
-        return _join_windows(self._attend(_cut_windows(grids, self._window)), len(x), self._side).flatten(1, 2)
+        return _join_windows(self._attend(_cut_windows(grids, self._window)), len(x), side).flatten(1, 2)
 
     def _attend(self, grids: Tensor) -> Tensor:
         """Return full attention within each of the grids [N, side, side, size]."""
@@ -73,8 +76,8 @@ class _RelativeAttention(Attention):
         query, key, value = self.qkv(grids).view(count, side, side, 3, heads, dim).permute(3, 0, 4, 1, 2, 5)
         places = torch.arange(side, device=grids.device)
         distances = places[:, None] - places + side - 1
-        lines = torch.einsum("nhyxc,ykc->nhyxk", query, self.rel_pos_h[distances])
-        columns = torch.einsum("nhyxc,xkc->nhyxk", query, self.rel_pos_w[distances])
+        lines = torch.einsum("nhyxc,ykc->nhyxk", query, _stretch_distances(self.rel_pos_h, side)[distances])
+        columns = torch.einsum("nhyxc,xkc->nhyxk", query, _stretch_distances(self.rel_pos_w, side)[distances])
         marks = torch.eye(side, dtype=query.dtype, device=query.device)
         of_line, of_column = marks[:, None].expand(-1, side, -1), marks.expand(side, -1, -1)
         of_key = torch.cat((of_line, of_column), dim=-1).expand(count, heads, -1, -1, -1)
@@ -84,6 +87,16 @@ class _RelativeAttention(Attention):
         key = torch.cat((key, of_key, key.new_zeros(*key.shape[:-1], padding)), dim=-1)
         mixed = F.scaled_dot_product_attention(query.flatten(2, 3), key.flatten(2, 3), value.flatten(2, 3), scale=scale)
         return mixed.transpose(1, 2).reshape(count, side, side, size)
+
+
+def _stretch_distances(table: Tensor, side: int) -> Tensor:
+    """Return the vectors [2 · side - 1, size] of the distances in a line of `side` rows: those of a table for another
+    side, scaled by linear interpolation in float32."""
+    length = 2 * side - 1
+    if len(table) == length:
+        return table
+    scaled = F.interpolate(table.float().T[None], size=length, mode="linear")
+    return scaled[0].T.to(table.dtype)
 
 
 def _cut_windows(grids: Tensor, window: int) -> Tensor:
@@ -134,9 +147,23 @@ class Neck(nn.Module):
         return result.permute(0, 3, 1, 2)
 
 
+class Shrinking(nn.Module):
+    """Channels [N, C, h, w] to rows [N, ⌈h / 4⌉ · ⌈w / 4⌉, out_size], by two convolutions that halve them."""
+
+    def __init__(self, size: int, inner_size: int, out_size: int) -> None:
+        super().__init__()
+        self.conv1 = Convolution(size, inner_size, 2)
+        self.conv2 = Convolution(inner_size, out_size, 2)
+
+    def forward(self, channels: Tensor) -> Tensor:
+        rows: Tensor = self.conv2(self.conv1(channels))
+        return rows.flatten(2).transpose(1, 2)
+
+
 class Sam(nn.Module):
-    """Patch vectors [N, patches, 3·P²] to channels [N, out_channels, side, side] behind the neck, and to the rows
-    [N, patches, size] behind the `kept_layer`."""
+    """Patch vectors [N, patches, 3·P²] of squares to channels [N, out_channels, side, side] behind the neck, and to the
+    rows [N, patches, size] behind the `kept_layer`. For squares of another side than `image_size`, learned positions
+    and distances are scaled."""
 
     def __init__(self, config: SamConfig) -> None:
         super().__init__()
@@ -154,7 +181,9 @@ class Sam(nn.Module):
         self.neck = Neck(size, config.out_channels)
 
     def forward(self, patches: Tensor) -> tuple[Tensor, Tensor]:
-        x = self.patch_embed(patches) + self.pos_embed.flatten(1, 2)
+        side = math.isqrt(patches.shape[1])
+        positions = stretch_positions(self.pos_embed.flatten(0, 2), (side, side), antialias=True)
+        x = self.patch_embed(patches) + positions
         kept = x
         for index, _ in enumerate(run_blocks(self.blocks, x, None, [None] * len(self.blocks))):
             if index == self.config.kept_layer:

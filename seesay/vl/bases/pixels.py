@@ -26,6 +26,7 @@ DEFAULTS: Mapping[str, tuple[tuple[Channels, Channels], int]] = {
     "CLIPImageProcessor": (_CLIP_STATISTICS, _BICUBIC),
     "DeepseekVLHybridImageProcessor": (_CLIP_STATISTICS, _BICUBIC),
     "DeepseekVLImageProcessor": (_CLIP_STATISTICS, _BICUBIC),
+    "DeepseekOcr2ImageProcessor": (_HALVES, _BICUBIC),
     "DeepseekVLV2Processor": (_HALVES, _BICUBIC),
     "Gemma3ImageProcessor": (_HALVES, _BILINEAR),
     "Glm4vImageProcessor": (_CLIP_STATISTICS, _BICUBIC),

@@ -68,6 +68,14 @@ AIM_TOWER: Patterns = (
 )
 """AIMv2, in Transformers' layout and in that of its authors."""
 
+SAM_NECK: Patterns = (
+    (r"neck\.0\.", "neck.conv1."),
+    (r"neck\.1\.", "neck.norm1."),
+    (r"neck\.2\.", "neck.conv2."),
+    (r"neck\.3\.", "neck.norm2."),
+)
+"""What is behind a SAM, saved as a sequence."""
+
 SAM_TOWER: Patterns = (
     (r"^high\.patch_embed\.proj(?:ection)?\.", "high.patch_embed."),
     (r"^high\.layers\.", "high.blocks."),

@@ -109,8 +109,8 @@ class DeepseekVL2(Family):
             "num_tiles": 1 + math.prod(cut),
             "cut": cut,
             "resized": canvas,
-            "fitted": _fit(own, canvas),
-            "whole": _fit(own, self._tile),
+            "fitted": fit(own, canvas),
+            "whole": fit(own, self._tile),
         }
 
     def expand(self, modality: Modality, measures: Features) -> Expansion:
@@ -130,7 +130,7 @@ class DeepseekVL2(Family):
         return tuple(
             (
                 self._pixels.resize(fitted),
-                Pad(canvas, (_center(fitted[0], canvas[0]), _center(fitted[1], canvas[1])), self._color),
+                Pad(canvas, (center(fitted[0], canvas[0]), center(fitted[1], canvas[1])), self._color),
                 Tiles(self._tile),
             )
             for fitted, canvas in pairs
@@ -192,7 +192,7 @@ def _read_resolutions(settings: Mapping[str, object], side: int, where: object) 
     return [(height, width) for width, height in given]
 
 
-def _fit(size: tuple[int, int], canvas: tuple[int, int]) -> tuple[int, int]:
+def fit(size: tuple[int, int], canvas: tuple[int, int]) -> tuple[int, int]:
     """Return the (height, width) of a picture that touches `canvas` from inside: Pillow's rule, which rounds halves to
     even numbers. A side has one pixel at least; the published code cannot take pictures that are thinner."""
     (height, width), (full_height, full_width) = size, canvas
@@ -201,6 +201,6 @@ def _fit(size: tuple[int, int], canvas: tuple[int, int]) -> tuple[int, int]:
     return full_height, max(1, round(width / height * full_height))
 
 
-def _center(length: int, full: int) -> int:
+def center(length: int, full: int) -> int:
     """Return where the middle part begins: halves are rounded to even numbers."""
     return round((full - length) * 0.5)

@@ -4,6 +4,7 @@ see the same picture, and one row is made of those of both."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from seesay.checkpoint import Checkpoint
@@ -13,7 +14,8 @@ from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import DecodedMedia, MediaSize, Modality
 from seesay.values.frame_chain import Chain, Tiles, pack
 from seesay.vl.bases.pixels import PixelSettings, count_patches, read_padding_color, read_tile
-from seesay.vl.bases.tower_names import SAM_TOWER
+from seesay.vl.bases.sam import read_sam
+from seesay.vl.bases.tower_names import SAM_NECK, SAM_TOWER
 from seesay.vl.families.deepseek_vl import DeepseekVL
 from seesay.vl.family import Features
 from seesay.vl.published import Published
@@ -70,10 +72,7 @@ class DeepseekVLHybrid(DeepseekVL):
             (r"^projector\.low_up_proj\.", "projector.vision_proj."),
             (r"^projector\.high_up_proj\.", "projector.high_res_vision_proj."),
             (r"^projector\.layers\.1\.", "projector.proj."),
-            (r"^(high\.neck|high_res_vision_neck)\.0\.", r"\1.conv1."),
-            (r"^(high\.neck|high_res_vision_neck)\.1\.", r"\1.layer_norm1."),
-            (r"^(high\.neck|high_res_vision_neck)\.2\.", r"\1.conv2."),
-            (r"^(high\.neck|high_res_vision_neck)\.3\.", r"\1.layer_norm2."),
+            *SAM_NECK,
             (r"^high_res_vision_proj\.0\.", "high_res_vision_proj.conv1."),
             (r"^high_res_vision_proj\.1\.", "high_res_vision_proj.conv2."),
             *DeepseekVL.weights.tower_patterns,
@@ -160,36 +159,7 @@ class DeepseekVLHybrid(DeepseekVL):
         )
 
     def _read_sam(self) -> SamConfig:
-        """Return the sizes of the SAM. Raises `CheckpointError` naming what is not supported."""
-        from seesay.encoders.towers.sam import SamConfig
-        from seesay.encoders.towers.vit_layers import LayerConfig
-
-        vision, where = self.checkpoint.model_config.high_res_vision_config, self.checkpoint.path
-        indices, depth = vision.global_attn_indexes, vision.num_hidden_layers
-        if not indices or not all(type(index) is int and 0 <= index < depth for index in indices):
-            raise CheckpointError(
-                f"{where}: high_res_vision_config.global_attn_indexes must be some of {depth} layers, got "
-                f"{str(indices)[:80]}"
-            )
-        for name in ("use_abs_pos", "use_rel_pos"):
-            if not getattr(vision, name):
-                raise CheckpointError(f"{where}: high_res_vision_config.{name}=false is not supported")
-        layers = LayerConfig(
-            hidden_size=vision.hidden_size,
-            num_heads=vision.num_attention_heads,
-            intermediate_size=vision.mlp_dim,
-            activation=vision.hidden_act,
-            norm_eps=vision.layer_norm_eps,
-            qkv=("qkv",),
-            has_qkv_bias=vision.qkv_bias,
-        )
-        return SamConfig(
-            layers=layers,
-            image_size=vision.image_size,
-            patch_size=vision.patch_size,
-            num_layers=depth,
-            window=vision.window_size,
-            global_layers=tuple(indices),
-            kept_layer=indices[0],
-            out_channels=vision.output_channels,
-        )
+        """Return the sizes of the SAM, which keeps the rows behind its first layer without windows."""
+        vision = self.checkpoint.model_config.high_res_vision_config
+        sam = read_sam(vision, f"{self.checkpoint.path}: high_res_vision_config")
+        return replace(sam, kept_layer=sam.global_layers[0])
