@@ -145,15 +145,17 @@ class Switch:
 
 def measure_ngram(args: argparse.Namespace, drafts: int) -> None:
     """Measure and report with up to `drafts` proposed tokens, and without, in turns."""
-    copying = CopyingModel(args.model, edits=1 - args.rate)
+    batches = [int(number) for number in args.batches.split(",") if number]
+    copying = CopyingModel(args.model, edits=1 - args.rate) if batches else None
     config = SpeculativeConfig(method="ngram", num_speculative_tokens=drafts)
     with open_pipeline(args.model, speculative=config, engine_process=False, enable_prefix_caching=False) as pipe:
         switch = Switch(pipe)
         if args.unrepeated:
             report_unrepeated(pipe, switch, args, drafts)
-        if args.batches:
-            copying.apply(pipe)
-        for count in map(int, filter(None, args.batches.split(","))):
+        if copying is None:
+            return
+        copying.apply(pipe)
+        for count in batches:
             plain_ms = 0.0
             for number in (0, drafts):
                 switch.turn(on=number > 0)
