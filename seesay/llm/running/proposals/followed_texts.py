@@ -33,11 +33,11 @@ def follow_texts(
     """Add new tokens to the texts of R rows, and return what is proposed behind these, int64 [R, D], -1 where nothing
     is.
 
-    ids: int32 [N, width], the tokens of N texts. fields: int64 [R, NUM_FIELDS]. rates: float64 [R], the shares of right
-    ones among the last predictions. tokens: int64 [R, W], of which the first `counts` int64 [R] of a row are new: none,
-    or what was proposed and was right, and one token behind that. least_rates: float64 [D], the rates from which on 1,
-    2, … D tokens are proposed, ascending. ids, fields and rates are changed where they are. Tokens from `vocab_size` on
-    have no logit: neither they nor those behind them are proposed.
+    ids: int32 [N + 1, width], the tokens of N texts; the last row is nobody's. fields: int64 [R, NUM_FIELDS]. rates:
+    float64 [R], the shares of right ones among the last predictions. tokens: int64 [R, W], of which the first `counts`
+    int64 [R] of a row are new: none, or what was proposed and was right, and one token behind that. least_rates:
+    float64 [D], the rates from which on 1, 2, … D tokens are proposed, ascending. ids, fields and rates are changed
+    where they are. Tokens from `vocab_size` on have no logit: neither they nor those behind them are proposed.
     """
     compute: Callable[..., torch.Tensor] = _follow
     if has_kernels(ids.device):
@@ -60,7 +60,7 @@ def _follow(
 ) -> torch.Tensor:
     """The same in torch."""
     has_text = fields[:, TEXT] >= 0
-    at, index = fields[:, TEXT].clamp(min=0), torch.arange(tokens.shape[1], device=ids.device)
+    at, index = fields[:, TEXT].where(has_text, len(ids) - 1), torch.arange(tokens.shape[1], device=ids.device)
     counts = torch.where(has_text, counts, 0)
     own, lengths, expected = ids[at], fields[:, LENGTH], fields[:, EXPECTED]
     new_places = (lengths[:, None] + index).where(index < counts[:, None], own.shape[1])  # beyond the end: dropped
@@ -76,8 +76,7 @@ def _follow(
     found = torch.where(is_right, expected + counts, _find_last(own, lengths))
     expected = torch.where(has_new, found, expected)
     fields[:, LENGTH], fields[:, EXPECTED] = lengths, expected
-    written = torch.where(has_text)[0]
-    ids[at[written]] = own[written]
+    ids[at] = own
     return _propose(own, fields, rates, least_rates, vocab_size=vocab_size)
 
 

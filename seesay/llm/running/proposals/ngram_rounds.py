@@ -45,7 +45,7 @@ class NgramProposer:
     def __init__(
         self, device: torch.device, *, num_texts: int, width: int, most: int, most_tokens: int, vocab_size: int
     ) -> None:
-        self._ids = torch.empty(num_texts, width, dtype=torch.int32, device=device)
+        self._ids = torch.empty(num_texts + 1, width, dtype=torch.int32, device=device)
         self._most, self._most_tokens, self._vocab_size = most, most_tokens, vocab_size
         self._texts = OrderedDict[int, _StoredText]()  # by sequence id, the one that was asked longest ago first
         self._free = list(range(num_texts))

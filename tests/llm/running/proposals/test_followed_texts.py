@@ -46,7 +46,7 @@ class Texts:
         self.host = [TextFollower(np.array(prompt, dtype=np.int64)) for prompt in prompts]
         self._follow, self._most, self._vocab_size = follow, most, vocab_size
         count = len(prompts)
-        self.ids = torch.full((count, WIDTH), 7, dtype=torch.int32)
+        self.ids = torch.full((count + 1, WIDTH), 7, dtype=torch.int32)
         self.fields = torch.zeros(count + 1, followed_texts.NUM_FIELDS, dtype=torch.int64)
         for row, (text, prompt) in enumerate(zip(self.host, prompts, strict=True)):
             expected = -1 if text.expected is None else text.expected
