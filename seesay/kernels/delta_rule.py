@@ -40,9 +40,11 @@ def delta_step_kernel(
     VALUE: tl.constexpr,
     BLOCK_K: tl.constexpr,
     BLOCK_V: tl.constexpr,
+    BY_COMPONENT: tl.constexpr,
 ):
     """Program (b, h, v) computes components v · BLOCK_V … of head h of row b: the state S [KEY, VALUE] becomes
-    decay · S + k (beta · (v - decay · kᵀ S)), and the output is qᵀ S. Queries and keys are brought to length 1."""
+    decay · S + k (beta · (v - decay · kᵀ S)), and the output is qᵀ S. Queries and keys are brought to length 1. A decay
+    is that of a head or, BY_COMPONENT, of each component of its key."""
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     keys = tl.arange(0, BLOCK_K)
     values = tl.program_id(2) * BLOCK_V + tl.arange(0, BLOCK_V)
@@ -54,7 +56,12 @@ def delta_step_kernel(
     key = key * tl.rsqrt(tl.sum(key * key) + 1e-6)
     value = tl.load(value_ptr + row * value_stride + head * VALUE + values, mask=is_value, other=0.0).to(tl.float32)
     beta = tl.sigmoid(tl.load(beta_ptr + row * beta_stride + head).to(tl.float32))
-    rate = tl.load(rate_ptr + row * rate_stride + head).to(tl.float32) + tl.load(rate_bias_ptr + head)
+    if BY_COMPONENT:
+        at = head * KEY + keys
+        rate = tl.load(rate_ptr + row * rate_stride + at, mask=is_key, other=0.0).to(tl.float32)[:, None]
+        rate += tl.load(rate_bias_ptr + at, mask=is_key, other=0.0)[:, None]
+    else:
+        rate = tl.load(rate_ptr + row * rate_stride + head).to(tl.float32) + tl.load(rate_bias_ptr + head)
     soft = tl.where(rate > 20.0, rate, tl.log(1.0 + tl.exp(tl.minimum(rate, 20.0))))
     decay = tl.exp(-tl.exp(tl.load(log_rate_ptr + head)) * soft)
     slot = tl.load(slots_ptr + row)
@@ -85,7 +92,9 @@ def step(
     for x in (query, key, value):
         assert x.stride(2) == 1 and x.stride(1) == x.shape[2]
     assert states.stride(1) == key_dim * value_dim and states.stride(2) == value_dim and states.stride(3) == 1
-    assert beta.stride(1) == rate.stride(1) == 1 and slots.is_contiguous() and states.dtype == torch.float32
+    by_component = rate.dim() == 3
+    assert rate.stride(-1) == 1 and (not by_component or (rate.stride(1) == key_dim and group == 1))
+    assert rates[1].is_contiguous() and beta.stride(1) == 1 and slots.is_contiguous() and states.dtype == torch.float32
     out = torch.empty(num_rows, num_heads, value_dim, dtype=torch.float32, device=value.device)
     if not num_rows:
         return out
@@ -114,6 +123,7 @@ def step(
         VALUE=value_dim,
         BLOCK_K=power_of_2_from(key_dim),
         BLOCK_V=block,
+        BY_COMPONENT=by_component,
         num_warps=4,
     )
     return out

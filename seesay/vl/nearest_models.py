@@ -26,8 +26,7 @@ _STAND_INS: Mapping[str, tuple[str, ...]] = {
         "qwen2_5_omni_thinker", "step3p7", "trocr", "udop", "vision-encoder-decoder",
     ),
     "Qwen/Qwen3-8B": (
-        "bailing_hybrid", "dots3_note", "dots3_note_text", "glm_moe_dsa", "hy_v4", "kimi_linear",
-        "qwen4_exp_text",
+        "bailing_hybrid", "dots3_note", "dots3_note_text", "glm_moe_dsa", "hy_v4", "qwen4_exp_text",
     ),
     "Qwen/Qwen3-VL-2B-Instruct": (
         "qwen3_omni_moe", "qwen3_omni_moe_thinker", "qwen4_exp",

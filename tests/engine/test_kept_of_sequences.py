@@ -31,7 +31,7 @@ QUICK = ("qwen3_5_text", "granite4", "jamba", "falcon_h1", "nemotron_h", "lfm2",
 """A delta net, Mamba-2, Mamba, a state beside attention, layers that keep nothing, a convolution, pictures beside
 states, and latent rows."""
 ADAPTED = r"(?!.*(visual|vision|expert)).*\.(o_proj|out_proj)"
-NAMES = tuple(name for name in (*WITH_STATES, *WITH_LATENT_ROWS) if not is_variant(name))
+NAMES = tuple(name for name in dict.fromkeys((*WITH_STATES, *WITH_LATENT_ROWS)) if not is_variant(name))
 
 
 class Cuts:
@@ -87,7 +87,7 @@ def build(kept: Kept, **options: Any) -> Iterator[AsyncEngine]:
     config = EngineConfig(**{"device_type": "cpu", "block_size": BLOCK, "max_batch_size": BATCH, **options})
     with AsyncEngine(str(kept.path), backend_config=config) as engine:
         states = loop_of(engine)._scheduler._live.states
-        assert (states is None) == (kept.name in WITH_LATENT_ROWS)
+        assert (states is not None) == (kept.name in WITH_STATES)
         if states is not None:
             states.places = SnapshotPlaces(BLOCK, BLOCK)
         yield engine

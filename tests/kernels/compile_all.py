@@ -427,6 +427,9 @@ def call_states(dtype: torch.dtype) -> None:
     query, key, value, beta, rate = torch.split(mixed, [2048, 2048, 4096, 32, 32], dim=1)
     query, key, value = query.view(8, 16, 128), key.view(8, 16, 128), value.view(8, 32, 128)
     delta_rule.step(query, key, value, beta, rate, (empty(32), empty(32)), states[:, 3], slots)
+    heads, rates = (empty(8, 32, 128, dtype=dtype) for _ in range(2))
+    by_component = (empty(32), empty(32, 128))
+    delta_rule.step(heads, heads, value, beta, rates, by_component, states[:, 3], slots)
 
 
 def call_state_spaces(dtype: torch.dtype) -> None:

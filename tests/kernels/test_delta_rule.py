@@ -17,20 +17,24 @@ SLOTS = 7
 @runs_here
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(
-    ("num_key_heads", "num_heads", "key_dim", "value_dim"), [(1, 1, 16, 32), (2, 6, 8, 10), (3, 3, 20, 40)]
+    ("num_key_heads", "num_heads", "key_dim", "value_dim", "by_component"),
+    [(1, 1, 16, 32, False), (2, 6, 8, 10, False), (3, 3, 20, 40, False), (2, 2, 12, 40, True)],
 )
 def test_a_step_equals_that_in_torch(
-    num_key_heads: int, num_heads: int, key_dim: int, value_dim: int, dtype: torch.dtype
+    num_key_heads: int, num_heads: int, key_dim: int, value_dim: int, dtype: torch.dtype, *, by_component: bool
 ) -> None:
     from seesay.kernels import delta_rule
 
     num_rows, keys, values = 3, num_key_heads * key_dim, num_heads * value_dim
-    mixed = random(num_rows, 2 * keys + values + 2 * num_heads, dtype=dtype)
-    query, key, value, beta, rate = torch.split(mixed, [keys, keys, values, num_heads, num_heads], dim=1)
+    num_rates = keys if by_component else num_heads
+    mixed = random(num_rows, 2 * keys + values + num_heads + num_rates, dtype=dtype)
+    query, key, value, beta, rate = torch.split(mixed, [keys, keys, values, num_heads, num_rates], dim=1)
     rate[0, 0] = 60.0
+    rate_shape = (num_heads, key_dim) if by_component else (num_heads,)
+    rate = rate.view(num_rows, *rate_shape)
     query, key = (x.view(num_rows, num_key_heads, key_dim) for x in (query, key))
     value = value.view(num_rows, num_heads, value_dim)
-    rates = random(num_heads, seed=1), random(num_heads, seed=2)
+    rates = random(num_heads, seed=1), random(*rate_shape, seed=2)
     pool = random(SLOTS, 2, num_heads, key_dim, value_dim, seed=3)  # of two layers
     slots = torch.tensor([5, 0, 3], device=DEVICE)
     expected_pool = pool.cpu().clone()

@@ -123,6 +123,22 @@ NEMOTRON_EXPERTS = NEMOTRON | {
 }  # fmt: skip
 JAMBA = {"mamba_d_state": 6, "mamba_d_conv": 3, "attn_layer_period": 3, "attn_layer_offset": 1, "mamba_dt_rank": 5}
 LFM2 = {"layer_types": ["conv", "full_attention", "conv"], "block_multiple_of": 8, "tie_word_embeddings": True}
+KIMI_LINEAR: dict[str, Any] = {
+    "num_hidden_layers": 3,
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+    "mlp_layer_types": ["dense", "sparse", "sparse"],
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 16,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 16,
+    "v_head_dim": 12,
+    "linear_num_heads": 6,
+    "linear_head_dim": 8,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+    "n_shared_experts": 1,
+    "moe_intermediate_size": 32,
+}
 LATENT = {
     "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "first_k_dense_replace": 1,
     "n_shared_experts": 2, "routed_scaling_factor": 1.5, "kv_lora_rank": 16, "qk_rope_head_dim": 8,
@@ -186,6 +202,8 @@ BACKBONES: dict[str, tuple[str, dict[str, Any]]] = {
     "glm4-moe": ("Glm4Moe", GLM_EXPERTS),
     "lfm2": ("Lfm2", LFM2),
     "lfm2-bias": ("Lfm2", LFM2 | {"conv_bias": True, "block_auto_adjust_ff_dim": False, "conv_L_cache": 5}),
+    "kimi-linear": ("KimiLinear", KIMI_LINEAR),
+    "kimi-linear-query-rank": ("KimiLinear", KIMI_LINEAR | {"q_lora_rank": 24, "linear_conv_kernel_dim": 3}),
     "deepseek-v2": ("DeepseekV2", LATENT | {"q_lora_rank": None, "head_dim": 8}),
     "deepseek-v3": (
         "DeepseekV3",

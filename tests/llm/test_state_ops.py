@@ -42,20 +42,20 @@ def draw(*shape: int) -> torch.Tensor:
 
 
 def run_delta_rule(
-    lengths: list[int], plan: StatePlan
+    lengths: list[int], plan: StatePlan, *, by_component: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Output and states of the operation, and of a loop."""
+    """Output and states of the operation, and of a loop. by_component: each component of a key has its own decay."""
     count = sum(lengths)
     query, key = torch_states.normalize(draw(count, HEADS, KEY)), torch_states.normalize(draw(count, HEADS, KEY))
     value, beta = draw(count, HEADS, VALUE), draw(count, HEADS).sigmoid()
-    decay = -draw(count, HEADS).exp() * 0.3
+    decay = -draw(count, HEADS, *(KEY,) * by_component).exp() * 0.3
     states = draw(SLOTS, HEADS, KEY, VALUE)
     expected_states = states.double()
     expected, first = torch.empty(count, HEADS, VALUE, dtype=torch.float64), 0
     for slot, length in zip(plan.slots.tolist(), lengths, strict=True):
         state = expected_states[slot]
         for token in range(first, first + length):
-            state *= decay[token].double().exp()[:, None, None]
+            state *= decay[token].double().exp().view(HEADS, -1, 1)
             for head in range(HEADS):
                 known = key[token, head].double() @ state[head]
                 state[head] += torch.outer(key[token, head].double(), beta[token, head] * (value[token, head] - known))
@@ -65,10 +65,12 @@ def run_delta_rule(
     return output, states, expected, expected_states
 
 
+@pytest.mark.parametrize("by_component", [False, True])
 @pytest.mark.parametrize("lengths", LENGTHS, ids=str)
-def test_the_delta_rule_equals_a_loop(lengths: list[int]) -> None:
+def test_the_delta_rule_equals_a_loop(lengths: list[int], *, by_component: bool) -> None:
     torch.manual_seed(1)
-    output, states, expected, expected_states = run_delta_rule(lengths, make_plan(lengths))
+    plan = make_plan(lengths)
+    output, states, expected, expected_states = run_delta_rule(lengths, plan, by_component=by_component)
     torch.testing.assert_close(output.double(), expected, atol=2e-5, rtol=0)
     torch.testing.assert_close(states.double(), expected_states, atol=2e-5, rtol=0)
 
@@ -80,12 +82,13 @@ def test_rows_of_a_graph_are_decode_rows() -> None:
     torch.testing.assert_close(states.double(), expected_states, atol=1e-5, rtol=0)
 
 
-def test_a_strong_decay_overflows_nothing() -> None:
+@pytest.mark.parametrize("shape", [(HEADS,), (HEADS, KEY)])
+def test_a_strong_decay_overflows_nothing(shape: tuple[int, ...]) -> None:
     torch.manual_seed(3)
     plan, count = make_plan([2 * CHUNK]), 2 * CHUNK
     key, value = torch_states.normalize(draw(count, HEADS, KEY)), draw(count, HEADS, VALUE)
     states = draw(SLOTS, HEADS, KEY, VALUE)
-    decay = torch.full((count, HEADS), -80.0)
+    decay = torch.full((count, *shape), -80.0)
     output = torch_states.delta_rule(key, key, value, decay, torch.ones(count, HEADS), states, plan)
     assert bool(output.isfinite().all())
     torch.testing.assert_close(output, value, atol=1e-5, rtol=0)

@@ -76,6 +76,7 @@ CHECKPOINTS: Mapping[str, Tiny] = {
     "bamba": Tiny(architecture="BambaForCausalLM"),
     "falcon_h1": Tiny(architecture="FalconH1ForCausalLM"),
     "jamba": Tiny(architecture="JambaForCausalLM"),
+    "kimi_linear": Tiny(architecture="KimiLinearForCausalLM"),
     "nemotron_h": Tiny(architecture="NemotronHForCausalLM"),
     "nemotron_h_moe": Tiny(architecture="NemotronHForCausalLM", variant=True),
     "granite4": Tiny(architecture="GraniteMoeHybridForCausalLM"),
@@ -286,19 +287,19 @@ WITH_EXPERTS = (
     "deepseek_moe", "deepseek_ocr", "deepseek_ocr2", "deepseek_v2", "deepseek_v3", "deepseek_vl2",
     "deepseek_vl2_plain", "deepseek_vl2_sigmoid",
     "ernie4_5_moe", "glm4_moe", "glm4v_moe", "gpt_oss", "gpt_oss_mxfp4", "granite4", "granitemoe", "granitemoeshared",
-    "internvl_gpt_oss", "internvl_qwen3_moe", "jamba", "kimi_vl", "llama4", "llama4_text", "mixtral",
+    "internvl_gpt_oss", "internvl_qwen3_moe", "jamba", "kimi_linear", "kimi_vl", "llama4", "llama4_text", "mixtral",
     "nemotron_h_moe",
     "olmoe", "phimoe", "phimoe_published", "qwen2_moe",
     "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_moe", "qwen3_next", "qwen3_vl_moe", "qwen3_vl_moe_published",
 )  # fmt: skip
 """Those whose decoder is ours and has experts."""
 WITH_STATES = (
-    "bamba", "falcon_h1", "granite4", "granite4_dense", "jamba", "lfm2", "lfm2_vl", "minicpmv4_6",
+    "bamba", "falcon_h1", "granite4", "granite4_dense", "jamba", "kimi_linear", "lfm2", "lfm2_vl", "minicpmv4_6",
     "minicpmv4_6_fine", "nemotron_h",
     "nemotron_h_moe", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next",
 )  # fmt: skip
 """Those whose layers keep a state of each sequence, which is not kept in host memory."""
-WITH_LATENT_ROWS = ("deepseek_v2", "deepseek_v3", "deepseek_vl2", "deepseek_vl2_sigmoid", "kimi_vl")
+WITH_LATENT_ROWS = ("deepseek_v2", "deepseek_v3", "deepseek_vl2", "deepseek_vl2_sigmoid", "kimi_linear", "kimi_vl")
 """Those whose layers attend to latent rows, which are not quantized."""
 OF_MODULES = tuple(name for name, tiny in CHECKPOINTS.items() if tiny.of_modules)
 COMPOSED = tuple(name for name in FAMILIES if name not in OF_MODULES)

@@ -1811,6 +1811,12 @@ FACTORIES |= {
         "Jamba", num_hidden_layers=3, mamba_d_state=6, mamba_d_conv=3, attn_layer_period=3, attn_layer_offset=1,
         num_experts=4,
     ),
+    "kimi_linear": _of_modules(
+        "KimiLinear", num_hidden_layers=3, layer_types=["linear_attention", "full_attention", "linear_attention"],
+        linear_num_heads=3, linear_head_dim=8, num_key_value_heads=4, kv_lora_rank=16, qk_rope_head_dim=8,
+        qk_nope_head_dim=16, v_head_dim=12, num_local_experts=4, num_experts_per_tok=2, n_shared_experts=1,
+        moe_intermediate_size=32, mlp_layer_types=["dense", "sparse", "sparse"],
+    ),
     "nemotron_h": _of_modules("NemotronH", **NEMOTRON_SIZES, hybrid_override_pattern="M-M*-M"),
     "nemotron_h_moe": _of_modules(
         "NemotronH", **NEMOTRON_SIZES, hybrid_override_pattern="MEM*E", n_routed_experts=4, num_experts_per_tok=2,

@@ -31,9 +31,9 @@ them.
 [Other models](#other-models) run through Transformers' modules: they are not quantized, and take new weights of whole
 folders.
 
-Qwen3-Next, Qwen3.5, MiniCPM-V 4.6, LFM2, LFM2-VL, Granite 4, Bamba, Falcon-H1, Nemotron-H and Jamba keep a state of
-each sequence ([states](design/states.md)). DeepSeek-V2 and V3, DeepSeek-VL2 and Kimi-VL attend to latent rows:
-quantized weights of their `kv_b_proj`, and an int4 KV cache, are refused.
+Qwen3-Next, Qwen3.5, MiniCPM-V 4.6, LFM2, LFM2-VL, Granite 4, Bamba, Falcon-H1, Nemotron-H, Jamba and Kimi-Linear keep a
+state of each sequence ([states](design/states.md)). DeepSeek-V2 and V3, DeepSeek-VL2, Kimi-VL and some layers of
+Kimi-Linear attend to latent rows: quantized weights of their `kv_b_proj`, and an int4 KV cache, are refused.
 
 ## Vision-language models
 

@@ -27,15 +27,15 @@ class DecoderKind:
     """Properties that a model type implies, or that its configuration calls otherwise than Llama's. See `DecoderConfig`
     and `FeedForwardSpec`; None: as the configuration's option of Llama's name says.
 
-    experts: those of the layers that are not among `dense_layers`, of inner size `expert_size`.
-    joins_gate_up: see `FeedForwardSpec.is_joined`. activation: where the configuration has no option of it, which is
-    called `activation_option`. splits_turned: layers without rotary positions are those whose queries grow, and others
-    those whose queries and keys are normed. mixer: of the `mixing_layers`; None: of those that are called
-    `linear_attention` or `conv`. beside, shares: see `LayerSpec`, of all layers. is_still: there are no positions.
-    gate_scale, output_scale: see `FeedForwardSpec`. head_dim: that of the rotary embedding, where heads
-    have several. sections: see `RotarySpec`, where the configuration has none. alibi: instead of a rotary embedding.
-    halves: see `LayerSpec.half`, of all layers; none where all have both.
-    media_layers: see `LayerSpec.attends_media`. num_added_tokens: of a table that `joins_added`.
+    experts: those of the layers that are not among `dense_layers`, of inner size `expert_size`. joins_gate_up: see
+    `FeedForwardSpec.is_joined`. activation: where the configuration has no option of it, which is called
+    `activation_option`. splits_turned: layers without rotary positions are those whose queries grow, and others those
+    whose queries and keys are normed. mixer: of the `mixing_layers`; None: of those that are called `linear_attention`
+    or `conv`. other_mixer: of the other layers; None: attention. beside, shares: see `LayerSpec`, of all layers.
+    is_still: there are no positions. gate_scale, output_scale: see `FeedForwardSpec`. head_dim: that of the rotary
+    embedding, where heads have several. sections: see `RotarySpec`, where the configuration has none. alibi: instead of
+    a rotary embedding. halves: see `LayerSpec.half`, of all layers; none where all have both. media_layers: see
+    `LayerSpec.attends_media`. num_added_tokens: of a table that `joins_added`.
     """
 
     norm: NormSpec | None = None
@@ -73,6 +73,7 @@ class DecoderKind:
     has_output_gate: bool = False
     mixer: MixerSpec | None = None
     mixing_layers: frozenset[int] | None = None
+    other_mixer: MixerSpec | None = None
     beside: StateSpaceSpec | None = None
     shares: tuple[float, float] = (1.0, 1.0)
     halves: tuple[HalfLayer, ...] = ()

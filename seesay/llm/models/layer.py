@@ -19,6 +19,7 @@ from seesay.llm.models.media_layer import MediaLayer
 from seesay.llm.models.media_rows import SplitLinear
 from seesay.llm.models.mixer_spec import ConvolutionSpec, LatentSpec, StateSpaceSpec
 from seesay.llm.models.mixers.attention import Attention, AttentionStep
+from seesay.llm.models.mixers.channel_delta_net import ChannelDeltaNet
 from seesay.llm.models.mixers.delta_net import DeltaNet
 from seesay.llm.models.mixers.latent_attention import LatentAttention
 from seesay.llm.models.mixers.short_convolution import ShortConvolution
@@ -333,7 +334,9 @@ def make_mixer(config: DecoderConfig, index: int, ops: Ops, division: Division) 
         return ShortConvolution(config, index, spec, division)
     if isinstance(spec, StateSpaceSpec):
         return StateSpace(config, index, spec, division)
-    return Attention(config, index, ops, division) if spec is None else DeltaNet(config, index, spec, division)
+    if spec is None:
+        return Attention(config, index, ops, division)
+    return (ChannelDeltaNet if spec.rank else DeltaNet)(config, index, spec, division)
 
 
 def make_layer(config: DecoderConfig, index: int, ops: Ops, division: Division) -> Layer:

@@ -12,7 +12,8 @@ from seesay.llm.plans.traits import NO_KV, KVShape, StateTensor
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaNetSpec:
     """A gated delta net. Each key head is for several value heads. num_taps: tokens of its convolution. is_grouped: the
-    checkpoint has what belongs to a key head together."""
+    checkpoint has what belongs to a key head together. rank: of what decays and gates are products of; each component
+    of a key then has a decay of its own, and there are as many key heads as value heads. 0: each head has one decay."""
 
     num_key_heads: int
     num_value_heads: int
@@ -20,6 +21,7 @@ class DeltaNetSpec:
     value_dim: int
     num_taps: int
     is_grouped: bool = False
+    rank: int = 0
 
     def divides(self, num_ranks: int) -> bool:
         """Return whether each of so many ranks can have the same share."""
@@ -46,6 +48,8 @@ class DeltaNetSpec:
     @property
     def total_size(self) -> int:
         """The sum of the inner sizes of all matrices that a token is multiplied with."""
+        if self.rank:
+            return self.conv_size + 2 * (self.value_size + self.rank) + self.key_size + self.num_value_heads
         return self.conv_size + 2 * (self.value_size + self.num_value_heads)
 
     @property

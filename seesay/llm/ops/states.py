@@ -33,7 +33,7 @@ def run_delta_rule(
     """See `torch_states.delta_rule`; returns float32 [T, H, V]. Queries and keys [T, G, K] of G heads, each for H / G
     of the values [T, H, V], are brought to length 1, and queries scaled. beta [T, H] is what a sigmoid takes, and rate
     [T, H] is what decays are made of with `rates`, log_rate and bias [H]. faults [T] become NaN where an output is not
-    finite."""
+    finite. Where each component of a key has its own decay, rate is [T, H, K] and the bias [H, K]; G is H then."""
     if plan.chunks is None and has_kernels(value.device):
         from seesay.kernels import delta_rule
 

@@ -1,4 +1,4 @@
-"""Text models with state spaces between layers of attention, or beside attention (Mamba and Mamba-2)."""
+"""Text models with states between layers of attention, or beside attention: Mamba, Mamba-2, Kimi's delta nets."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from seesay.vl.published import Published
 from seesay.vl.text_family import TextFamily
-from seesay.vl.weight_map import NEMOTRON_DECODER
+from seesay.vl.weight_map import MIXTRAL_DECODER, NEMOTRON_DECODER, STACKED_EXPERTS
 
 _NAMES = (
     (r"^final_layernorm\.", "norm."),
@@ -65,6 +65,18 @@ class NemotronH(TextFamily):
         decoder={**TextFamily.weights.decoder, "backbone.": ""},
         decoder_patterns=NEMOTRON_DECODER,
         ignored=("mtp.",),
+    )
+
+
+class KimiLinear(TextFamily):
+    """Delta nets, and every few layers attention to latent rows without positions (arXiv 2510.26692)."""
+
+    architectures: ClassVar[tuple[str, ...]] = ("KimiLinearForCausalLM",)
+    published: ClassVar[tuple[Published, ...]] = (
+        Published(decoder="kimi_linear", names=("moonshotai/Kimi-Linear-48B-A3B-Instruct",)),
+    )
+    weights = replace(
+        TextFamily.weights, decoder_patterns=((r"\.forget_gate\.", "."), *MIXTRAL_DECODER, *STACKED_EXPERTS)
     )
 
 

@@ -90,11 +90,12 @@ def read_qwen3_vl_experts(config: ModelConfig) -> ExpertsSpec:
     return replace(experts, stacking=StackingSpec(is_transposed=None))
 
 
-def read_glm_experts(config: ModelConfig) -> ExpertsSpec:
-    """Read those of DeepSeek-V3, too."""
+def read_glm_experts(config: ModelConfig, *, count_option: str = "n_routed_experts") -> ExpertsSpec:
+    """Read those of DeepSeek-V3, too. count_option: what the configuration calls the number of experts."""
+    num_experts = getattr(config, count_option)
     return ExpertsSpec(
         routing=Routing(
-            num_experts=config.n_routed_experts,
+            num_experts=num_experts,
             num_chosen=config.num_experts_per_tok,
             scores="sigmoid",
             is_normalized=bool(config.norm_topk_prob),
@@ -103,7 +104,7 @@ def read_glm_experts(config: ModelConfig) -> ExpertsSpec:
             num_kept_groups=config.topk_group,
             sums_two=config.n_group > 1,
         ),
-        choice_bias_shape=(config.n_routed_experts,),
+        choice_bias_shape=(num_experts,),
         is_router_exact=True,
         shared_size=config.moe_intermediate_size * (config.n_shared_experts or 0),
     )

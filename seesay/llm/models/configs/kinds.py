@@ -326,6 +326,7 @@ _KINDS: Mapping[str, DecoderKind | Callable[[ModelConfig], DecoderKind]] = {
     ),
     "granitemoeshared": _granitemoe,
     "jamba": state_kinds.read_jamba,
+    "kimi_linear": state_kinds.read_kimi_linear,
     "lfm2": state_kinds.read_lfm2,
     "llama": _llama,
     "llama4_text": _llama4,

@@ -33,6 +33,18 @@ def read_delta_net(config: ModelConfig, *, is_grouped: bool) -> DeltaNetSpec:
     return spec
 
 
+def read_channel_delta_net(config: ModelConfig) -> DeltaNetSpec:
+    """Read the delta net of a Kimi-Linear. Raises `CheckpointError` for numbers that no delta net has."""
+    names = ("linear_num_heads", "linear_head_dim", "linear_conv_kernel_dim")
+    for option in names:
+        if type(number := getattr(config, option)) is not int or number < 1:
+            raise CheckpointError(f"{option} must be a positive integer, got {str(number)[:40]}")
+    count, dim, num_taps = (int(getattr(config, name)) for name in names)
+    return DeltaNetSpec(
+        num_key_heads=count, num_value_heads=count, key_dim=dim, value_dim=dim, num_taps=num_taps, rank=dim
+    )
+
+
 def read_latent(config: ModelConfig, *, turns_neighbours: bool) -> LatentSpec:
     """Read the attention of a DeepSeek-V2 or V3."""
     return LatentSpec(

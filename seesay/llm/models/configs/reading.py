@@ -217,7 +217,7 @@ def _make_layers(
     layers = (
         LayerSpec(
             feed_forward=_pick_feed_forward(kind, index, dense, experts),
-            mixer=kind.mixer if index in mixing else None,
+            mixer=kind.mixer if index in mixing else kind.other_mixer,
             beside=kind.beside,
             shares=kind.shares,
             norms=kind.norms,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from seesay.errors import CheckpointError
 from seesay.llm.models.configs.expert_kinds import (
     find_dense_qwen_layers,
+    read_glm_experts,
     read_jamba_experts,
     read_nemotron_experts,
     read_qwen_experts,
@@ -16,8 +17,10 @@ from seesay.llm.models.configs.expert_kinds import (
 from seesay.llm.models.configs.mixer_kinds import (
     NEMOTRON_NAMES,
     find_lfm2_size,
+    read_channel_delta_net,
     read_convolution,
     read_delta_net,
+    read_latent,
     read_mamba,
     read_scaled_state_space,
     read_state_space,
@@ -80,6 +83,22 @@ def read_jamba(config: ModelConfig) -> DecoderKind:
         experts=read_jamba_experts(config) if has_experts else None,
         expert_size=config.intermediate_size,
         dense_layers=frozenset(i for i in layers if i % period != offset),
+    )
+
+
+def read_kimi_linear(config: ModelConfig) -> DecoderKind:
+    """Delta nets between layers of attention to latent rows, of which nothing is rotated."""
+    latent = read_latent(config, turns_neighbours=False)
+    return DecoderKind(
+        num_kv_heads=1,
+        head_dim=latent.turned_dim,
+        attention_scale=float((latent.plain_dim + latent.turned_dim) ** -0.5),
+        is_still=True,
+        mixer=read_channel_delta_net(config),
+        other_mixer=latent,
+        experts=read_glm_experts(config, count_option="num_local_experts"),
+        expert_size=config.moe_intermediate_size,
+        dense_layers=frozenset(index for index, kind in enumerate(config.mlp_layer_types) if kind == "dense"),
     )
 
 
