@@ -112,7 +112,7 @@ class DeepseekOCR(VisionLanguage):
             if high:
                 tiles = self._see(media["pixel_values_local"][first : first + high * wide])
                 first += high * wide
-                lines = [torch.cat(list(line), dim=1) for line in tiles.unflatten(0, (high, wide))]
+                lines = [torch.cat(list(line), dim=1) for line in tiles.view(high, wide, *tiles.shape[1:])]
                 views.insert(0, torch.cat(lines))
             rows += [self._end_lines(view) for view in views] + [self.view_seperator[None]]
         return torch.cat(rows)
@@ -121,7 +121,7 @@ class DeepseekOCR(VisionLanguage):
         """Rows [N, side, side, size] of squares of one side."""
         found: Tensor = self.projector(self.vision(pictures).last_hidden_state)
         side = math.isqrt(found.shape[1])
-        return found.unflatten(1, (side, side))
+        return found.view(len(found), side, side, -1)
 
     def _end_lines(self, view: Tensor) -> Tensor:
         ends = self.image_newline.expand(len(view), 1, -1)
@@ -160,7 +160,8 @@ class DeepseekOCRProcessor(Processor):
 
     def count(self, cut: tuple[int, int]) -> int:
         high, wide = (length * self.tile_rows for length in cut)
-        return self.rows * (self.rows + 1) + 1 + high * (wide + 1)
+        found: int = self.rows * (self.rows + 1) + 1 + high * (wide + 1)
+        return found
 
     def normalize(self, picture: Tensor) -> Tensor:
         found: Tensor = (picture / 255 - self.mean) / self.std
@@ -182,7 +183,8 @@ class DeepseekOCRProcessor(Processor):
         ids = torch.tensor([self.tokenizer(written, add_special_tokens=add_special_tokens)["input_ids"]])
         if not cuts:
             return Inputs(input_ids=ids)
-        wholes, tiles = [], []
+        wholes: list[Tensor] = []
+        tiles: list[Tensor] = []
         for image, (high, wide) in zip(images, cuts, strict=True):
             picture = read_picture(image)
             wholes.append(self.fit(picture))
