@@ -52,6 +52,10 @@ class ZeroGPUClient:
     def __init__(self, model: str) -> None:
         self.available_models = [model]
 
+    def live_address(self) -> None:
+        """There is none: the GPU is lent for one answer at a time."""
+        return
+
     def chat_completions_v1(self, *, stream: bool, **request: Any) -> Generator[dict[str, Any], None, None]:  # noqa: ARG002
         """The chunks of a streamed answer. Raises APIError for what the model cannot answer."""
         options = {

@@ -12,7 +12,7 @@ import ssl
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from seesay.errors import MissingExtraError, SeesayError
 
@@ -44,6 +44,13 @@ class APIError(SeesayError):
         self.status = status
         self.code = code
         self.param = param
+
+
+class LiveAddress(NamedTuple):
+    """The URL of a WebSocket, and the headers that open it."""
+
+    url: str
+    headers: Mapping[str, str]
 
 
 class APIClient:
@@ -104,6 +111,11 @@ class APIClient:
     def version(self) -> str:
         """The server's version of seesay."""
         return str(self._get("/version", "version"))
+
+    def live_address(self) -> LiveAddress:
+        """Return where a WebSocket of live video (`/v1/live`, docs/sessions.md) is opened, and with which headers."""
+        headers = {name: value for name, value in self._http.headers.items() if name == "authorization"}
+        return LiveAddress(self.api_server_url.replace("http", "ws", 1) + "/v1/live", headers)
 
     # --- OpenAI's routes --------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from contextlib import closing
 from functools import partial
 from typing import Any, Protocol
 
+from seesay.serving.client import LiveAddress
 from seesay.ui.conversation import Seen
 
 _MIN_INTERVAL_S = 0.05
@@ -26,6 +27,10 @@ class Answerer(Protocol):
 
     def chat_completions_v1(self, *args: Any, **request: Any) -> Generator[dict[str, Any], None, None]:
         """Yield the chunks of an answer, with `stream=True`. Closing the generator stops the answer."""
+        ...
+
+    def live_address(self) -> LiveAddress | None:
+        """Return where live video goes. None: nowhere, and the page has no button for it."""
         ...
 
 

@@ -146,6 +146,7 @@ def _serve_page(server: Answerer | Sessions, server_name: str, server_port: int)
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     from starlette.middleware import Middleware
 
+    from seesay.ui.live import LiveMiddleware
     from seesay.ui.login import Login, LoginMiddleware
     from seesay.ui.page import EXAMPLES_FOLDER, FAVICON_FILE, SCRIPT_FILES, STYLE_FILES, build_page, make_theme
     from seesay.ui.policy import PolicyMiddleware, find_hosts
@@ -154,9 +155,11 @@ def _serve_page(server: Answerer | Sessions, server_name: str, server_port: int)
     if isinstance(server, Sessions):
         login = Login(server, server_port)
         middleware.append(Middleware(LoginMiddleware, login=login))
+        middleware.append(Middleware(LiveMiddleware, find_client=login.find_client))
         page = build_page(lambda request: login.find_client(request.cookies), None)
     else:
-        page = build_page(lambda _: server, server.available_models)
+        middleware.append(Middleware(LiveMiddleware, find_client=lambda _: server))
+        page = build_page(lambda _: server, server.available_models, has_live=server.live_address() is not None)
     set_up_queue(page)
     try:
         page.launch(

@@ -8,6 +8,7 @@ from typing import Any
 
 import gradio as gr
 
+from seesay.ui import live
 from seesay.ui.chat import Conversation, Settings
 from seesay.ui.download import build_download
 from seesay.ui.handlers import FindClient, Handlers, make_title
@@ -18,8 +19,8 @@ from seesay.ui.uploads import make_uploads
 FOLDER = Path(__file__).parent
 EXAMPLES_FOLDER = FOLDER / "examples"
 FAVICON_FILE = FOLDER / "favicon.svg"
-STYLE_FILES = (FOLDER / "style.css", TIMELINE_STYLE_FILE)
-SCRIPT_FILES = tuple(FOLDER / name for name in ("theme.js", "page.js", "chat.js", "frames.js", "marks.js"))
+STYLE_FILES = (FOLDER / "style.css", TIMELINE_STYLE_FILE, live.STYLE_FILE)
+SCRIPT_FILES = tuple(FOLDER / name for name in ("theme.js", "page.js", "chat.js", "frames.js", "marks.js", "live.js"))
 
 _EXAMPLES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("Describe this image.", "shapes.png", ("shapes.png",)),
@@ -60,9 +61,9 @@ def make_theme() -> Any:
     )
 
 
-def build_page(find_client: FindClient, models: Sequence[str] | None) -> gr.Blocks:
+def build_page(find_client: FindClient, models: Sequence[str] | None, *, has_live: bool = True) -> gr.Blocks:
     """Build the page for a server with the models named `models` (at least one). None: for visitors who sign in, and
-    then see the models."""
+    then see the models. has_live: whether the server takes live video."""
     has_login, models = models is None, models or ()
     page: gr.Blocks
     with gr.Blocks(
@@ -76,9 +77,11 @@ def build_page(find_client: FindClient, models: Sequence[str] | None) -> gr.Bloc
             download = build_download()
             title = gr.HTML(make_title(models), elem_id="title")
             new_button = gr.Button("New", size="sm", elem_id="new-button")
+            live_button = gr.Button("Live", size="sm", elem_id="live-button", visible=has_live)
             camera_button = gr.Button("Camera", size="sm", elem_id="camera-button")
             settings_button = gr.Button("Settings", size="sm", elem_id="settings-button")
         controls = _build_settings(models, has_login=has_login)
+        live_panel = gr.HTML(live.PANEL, visible=False, elem_id="live", apply_default_css=False)
         chat = gr.Chatbot(
             elem_id="chat",
             show_label=False,
@@ -119,8 +122,10 @@ def build_page(find_client: FindClient, models: Sequence[str] | None) -> gr.Bloc
         )
         _connect(
             handlers, chat=chat, box=box, history=history, download=download, new_button=new_button, camera=camera,
-            camera_button=camera_button, settings_button=settings_button, controls=controls,
+            camera_button=camera_button, controls=controls,
         )  # fmt: skip
+        _connect_panel(live_button, live_panel)
+        _connect_panel(settings_button, controls.panel)
         if has_login:
             _on(page.load, handlers.load, [], [title, controls.model])
     return page
@@ -194,7 +199,6 @@ def _connect(
     new_button: gr.Button,
     camera: gr.Image,
     camera_button: gr.Button,
-    settings_button: gr.Button,
     controls: _Controls,
 ) -> None:
     conversation = gr.State(Conversation())
@@ -215,10 +219,14 @@ def _connect(
     _on(download.select, handlers.export, inputs, [download])
     _on(box.stop, handlers.stop, [conversation], None)
     is_camera_open = gr.State(False)
-    is_settings_open = gr.State(False)
     _on(camera_button.click, _toggle, [is_camera_open], [is_camera_open, camera])
-    _on(settings_button.click, _toggle, [is_settings_open], [is_settings_open, controls.panel])
     _on(camera.input, handlers.add_photo, [camera, box], [box, camera, is_camera_open])
+
+
+def _connect_panel(button: gr.Button, panel: Any) -> None:
+    """Let a button open and close a panel."""
+    is_open = gr.State(False)
+    _on(button.click, _toggle, [is_open], [is_open, panel])
 
 
 def _toggle(is_open: bool) -> Any:

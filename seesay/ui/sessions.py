@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from seesay.serving.client import APIClient, APIError
+from seesay.serving.client import APIClient, APIError, LiveAddress
 
 MAX_SESSIONS = 1000
 IDLE_S = 12 * 3600.0
@@ -36,6 +36,9 @@ class SignedInClient:
     @property
     def available_models(self) -> list[str]:
         return self._client.available_models
+
+    def live_address(self) -> LiveAddress:
+        return self._client.live_address()
 
     def chat_completions_v1(self, *args: Any, **request: Any) -> Generator[dict[str, Any], None, None]:
         try:

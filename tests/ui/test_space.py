@@ -191,6 +191,9 @@ def test_answers_are_asked_for_in_the_visitors_context() -> None:
         def available_models(self) -> list[str]:
             return ["a"]
 
+        def live_address(self) -> None:
+            return None
+
         def chat_completions_v1(self, *args: Any, **request: Any) -> Generator[dict[str, Any], None, None]:
             yield {"choices": [{"delta": {"content": visitor.get()}, "finish_reason": "stop"}]}
 
