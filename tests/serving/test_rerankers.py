@@ -14,6 +14,7 @@ import transformers
 from asking import make_picture
 from live_server import LiveServer, make_data_url, serve
 from PIL import Image
+from safetensors.torch import load_file, save_file
 
 from seesay import pipeline
 from seesay.checkpoint import Checkpoint
@@ -203,3 +204,77 @@ def test_what_is_wrong_with_a_folder_is_said(tiny_checkpoint: Callable[[str], Pa
     beyond = find(copy(path, tmp_path / "beyond", true_token_id=100_000))
     with pytest.raises(CheckpointError, match="has no row 100000"):
         beyond.score(torch.ones(64))
+
+
+# --- jina-reranker-m0 -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def jina(
+    tiny_checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Model, torch.nn.Sequential]]:
+    """A server of a tiny Qwen2-VL with a head, as the published folder has it: the class of the code beside the weights
+    in its configuration, and the head's tensors among the others. And the head."""
+    path = tmp_path_factory.mktemp("rerankers") / "jina"
+    shutil.copytree(tiny_checkpoint("qwen2_vl"), path)
+    config = json.loads((path / "config.json").read_text())
+    size = config.get("text_config", config)["hidden_size"]
+    head = torch.nn.Sequential(torch.nn.Linear(size, size), torch.nn.ReLU(), torch.nn.Linear(size, 1))
+    with torch.no_grad():
+        for tensor in head.parameters():
+            tensor.normal_(std=0.3, generator=torch.Generator().manual_seed(tensor.numel()))
+    code = {"AutoConfig": "configuration.JinaConfig", "AutoModel": "modeling.JinaVLForRanking"}
+    config |= {"architectures": ["JinaVLForRanking"], "auto_map": code}
+    (path / "config.json").write_text(json.dumps(config))
+    tensors = load_file(path / "model.safetensors")
+    tensors |= {f"score.{name}": tensor.detach() for name, tensor in head.state_dict().items()}
+    save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
+    engine_config = EngineConfig(device_type="cpu", block_size=4, max_prefill_token_num=37, engine_process=False)
+    with pipeline(str(path), backend_config=engine_config) as pipe, serve(pipe.engine) as server:
+        yield Model(path, server), head.eval()
+
+
+def score_with_head(path: Path, head: torch.nn.Sequential, query: list[Any], document: list[Any]) -> float:
+    """As the published code does it: the document before the query, token 100 behind both, whose last hidden state goes
+    through the head; the sigmoid of that less 2.65. Pictures have at most 602,112 pixels."""
+    model = transformers.Qwen2VLForConditionalGeneration.from_pretrained(path).eval()
+    processor = transformers.AutoProcessor.from_pretrained(path, min_pixels=3136, max_pixels=602112)
+    marker = "<|vision_start|><|image_pad|><|vision_end|>"
+    one, two = ("".join(part if isinstance(part, str) else marker for part in parts) for parts in (query, document))
+    images = [part for part in [*document, *query] if not isinstance(part, str)] or None
+    inputs = processor(text=[f"**Document**:\n{two}\n**Query**:\n{one}"], images=images, return_tensors="pt")
+    for name, value in (("input_ids", 100), ("attention_mask", 1), ("mm_token_type_ids", 0)):
+        if name in inputs:
+            inputs[name] = torch.cat([inputs[name], torch.tensor([[value]])], dim=1)
+    with torch.inference_mode():
+        state = model.model(**inputs).last_hidden_state[0, -1]
+        return float(torch.sigmoid(head(state) - 2.65))
+
+
+def test_a_head_has_the_scores_of_the_published_code(jina: tuple[Model, torch.nn.Sequential]) -> None:
+    model, head = jina
+    expected = [score_with_head(model.path, head, [QUERY], [document]) for document in DOCUMENTS]
+    assert max(expected) - min(expected) > 1e-3, "the pairs are told apart"
+    data = post(model.server, "/v1/score", text_1=QUERY, text_2=DOCUMENTS)["data"]
+    assert [each["score"] for each in data] == pytest.approx(expected, abs=1e-5)
+    items: list[list[str | Image.Image]] = [[PICTURES[0]], [PICTURES[1], "a frame"]]
+    bodies = [
+        [
+            {"type": "text", "text": part}
+            if isinstance(part, str)
+            else {"type": "image_url", "image_url": {"url": make_data_url(part)}}
+            for part in item
+        ]
+        for item in items
+    ]
+    expected = [score_with_head(model.path, head, [QUERY], item) for item in items]
+    results = post(model.server, "/v1/rerank", query=QUERY, documents=bodies)["results"]
+    assert {each["index"]: each["relevance_score"] for each in results} == pytest.approx(
+        dict(enumerate(expected)), abs=1e-5
+    )
+
+
+def test_a_head_takes_no_instruction(jina: tuple[Model, torch.nn.Sequential]) -> None:
+    answer = jina[0].server.post("/v1/rerank", {"query": QUERY, "documents": ["a"], "instruction": "Find it."})
+    assert answer.status_code == 400 and answer.json()["error"]["param"] == "instruction"
+    assert "was trained without" in answer.json()["error"]["message"]

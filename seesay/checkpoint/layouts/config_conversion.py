@@ -112,6 +112,9 @@ _BY_ARCHITECTURE: Mapping[str, ConfigReader] = {
     SECOND: lambda config: ConvertedConfig(config=read_deepseek_ocr(config, SECOND)),
     "InternLMXComposer2ForCausalLM": _read_xcomposer2,
     "InternVLChatModel": _read_internvl_chat,
+    "JinaVLForRanking": lambda config: ConvertedConfig(
+        config={**config, "architectures": ["Qwen2VLForConditionalGeneration"]}
+    ),
     "LlavaLlamaForCausalLM": _read_llava,
     "LlavaMistralForCausalLM": _read_llava,
     "LlavaQwenForCausalLM": _read_llava,
@@ -152,6 +155,7 @@ _LLAVA = (
 ORIGINALS: Mapping[str, tuple[str, ...]] = {
     SECOND: (READ_AS,),
     "InternVLChatModel": ("InternVLForConditionalGeneration",),
+    "JinaVLForRanking": ("Qwen2VLForConditionalGeneration",),
     "LlavaLlamaForCausalLM": _LLAVA,
     "LlavaMistralForCausalLM": _LLAVA,
     "LlavaQwenForCausalLM": _LLAVA,

@@ -229,7 +229,11 @@ def _make_pairs(
     """Return a request for each pair, whose last hidden state has its score."""
     prompts = _read_items(state, body, {name: _as_parts(item) for name, item in named.items()})
     parts = {name: _parts(prompt) for name, prompt in zip(named, prompts, strict=True)}
-    request = replace(_make_request(body), pooling="last", chat_template=reranker.template)
+    if body.instruction is not None and not reranker.takes_instruction:
+        raise bad_request("instruction is not supported: this cross-encoder was trained without", "instruction")
+    request = replace(
+        _make_request(body), pooling="last", chat_template=reranker.template, continuation=reranker.ending
+    )
     options = body.media_options(state.engine.family)
     return [
         replace(request, prompt=options.fill_messages(reranker.make_prompt(parts[one], parts[two], body.instruction)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from seesay.vl.bases.dynamic_resolution import DynamicResolutionFamily
@@ -12,8 +13,10 @@ if TYPE_CHECKING:
 
 
 class Qwen2VL(DynamicResolutionFamily):
-    """Time steps of a video are one position apart, whatever their duration."""
+    """Time steps of a video are one position apart, whatever their duration. jina-reranker-m0 has layers for scores
+    besides, which `vl/reranking.py` reads."""
 
+    weights = replace(DynamicResolutionFamily.weights, ignored=("score.",))
     architectures = ("Qwen2VLForConditionalGeneration",)
     published = (
         Published(
