@@ -61,7 +61,7 @@ from seesay.engine.front.request_batch import AsyncRequestBatch
 from seesay.engine.front.request_facts import has_media, has_media_at_hand
 from seesay.engine.front.response import AnswerBuilder, Response
 from seesay.engine.front.shared_prompts import SharedPrompts, group_by_prompt
-from seesay.engine.front.starting import CoreParts, CoreStart
+from seesay.engine.front.starting import CoreParts, CoreStart, import_for_media
 from seesay.engine.front.text_frontend import TextFrontend
 from seesay.engine.opened_model import open_model
 from seesay.engine.watchdog import Fault
@@ -201,6 +201,7 @@ class AsyncEngine:
             )
             if while_loading is not None:
                 while_loading()
+            import_for_media(model.family, self.config.device_type)
             core: EngineCore = starting.finish(model)
         except BaseException:
             starting.cancel()

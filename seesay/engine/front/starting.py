@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from seesay.engine.core.rank_parts import MakeRunner, OpenRemote
     from seesay.engine.process.origin import MakeOrigin
     from seesay.engine.process.remote_core import ProcessCore
+    from seesay.vl.family import Family
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +42,14 @@ def uses_process(config: EngineConfig) -> bool:
     if config.engine_process is not None:
         return config.engine_process
     return is_accelerator(config.device_type)
+
+
+def import_for_media(family: Family, device_type: str) -> None:
+    """Import what resizes pictures, where this process does that, before it answers anybody: importing torch holds the
+    GIL for most of a second, in which no stream would go on if the first picture brought it. A GPU resizes them in the
+    engine's process."""
+    if family.modalities and not is_accelerator(device_type):
+        import_module("torch.nn.functional")
 
 
 def _make_absolute(folders: Mapping[str, str]) -> dict[str, str]:
