@@ -1813,7 +1813,7 @@ FACTORIES |= {
     ),
     "kimi_linear": _of_modules(
         "KimiLinear", num_hidden_layers=3, layer_types=["linear_attention", "full_attention", "linear_attention"],
-        linear_num_heads=3, linear_head_dim=8, num_key_value_heads=4, kv_lora_rank=16, qk_rope_head_dim=8,
+        linear_num_heads=4, linear_head_dim=8, num_key_value_heads=4, kv_lora_rank=16, qk_rope_head_dim=8,
         qk_nope_head_dim=16, v_head_dim=12, num_local_experts=4, num_experts_per_tok=2, n_shared_experts=1,
         moe_intermediate_size=32, mlp_layer_types=["dense", "sparse", "sparse"],
     ),
