@@ -22,6 +22,8 @@ _MAX_MESSAGES = 1 << 16
 _BEAT_MS = 5_000
 """A connection over which nothing has come for twice this long is made anew."""
 _LAST_WORDS_S = 2.0
+_CONNECT_MS = 30_000
+"""Longest wait for the other process to connect before the first message to it. It may be heard before it can hear."""
 
 
 class Key(NamedTuple):
@@ -46,14 +48,18 @@ class TcpLink(Generic[S, R]):
         self._incoming, self._outgoing = incoming, outgoing
         self._decoder: msgspec.msgpack.Decoder[R] = msgspec.msgpack.Decoder(receives)
         self._lock = threading.Lock()
-        self._is_closed = False
+        self._is_closed = self._is_connected = False
 
     def send(self, message: S, done: Done | None = None) -> None:
-        """Send a message, without waiting for the other process. Raises `LinkClosedError`. `done` as of `Link.send`."""
+        """Send a message, the first one once the other process has connected, and others without waiting for it. Raises
+        `LinkClosedError`. `done` as of `Link.send`."""
         payload = msgspec.msgpack.encode(message)
         with self._lock:
             if self._is_closed:
                 raise LinkClosedError("the link is closed")
+            if not self._is_connected and not self._outgoing.poll(_CONNECT_MS, zmq.POLLOUT):
+                raise LinkClosedError("the other process does not connect")
+            self._is_connected = True
             try:
                 self._outgoing.send(payload, zmq.NOBLOCK)
             except zmq.Again:
