@@ -29,9 +29,9 @@ from typing import Any
 import numpy as np
 
 from seesay.bench.arrivals import arrival_times_s
-from seesay.serving.proxy.affinity import read_wish
-from seesay.serving.proxy.node import Node
 from seesay.serving.proxy.nodes import Nodes
+from seesay.serving.routing.affinity import read_wish
+from seesay.serving.routing.node import Node
 
 BLOCK = 64
 CHARS_PER_TOKEN = 4
@@ -275,7 +275,7 @@ async def simulate(
         if request.picture is not None:
             all_pictures.use([request.picture])
         num += 1
-    nodes.close()
+    await nodes.close()
     computed = [machine.computed_s for machine in machines.values()]
     return Result(
         requests=num,

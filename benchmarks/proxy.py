@@ -2,14 +2,11 @@
 
     python benchmarks/proxy.py added [--rate 500] [--seconds 20]
     python benchmarks/proxy.py affinity [--nodes 4] [--pictures 16] [--turns 8]
-    python benchmarks/proxy.py clients
 
 `added` sends requests at a rate, for a second to four echo nodes directly and for the next one through the distributor.
 It prints the percentiles of both in milliseconds, their differences, and the distributor's processor time of a request.
 `affinity` asks servers of the built-in model on the CPU about few pictures, many times, with the strategies `random`
 and `cache_affinity`, and prints how many pictures the vision towers encoded.
-`clients` asks an echo node with the distributor's own client and with httpx, httpcore and, where it is installed,
-aiohttp, in turns, and prints the processor time of a request in microseconds: the least of three turns.
 """
 
 from __future__ import annotations
@@ -18,7 +15,6 @@ import argparse
 import asyncio
 import base64
 import contextlib
-import importlib
 import io
 import itertools
 import json
@@ -28,24 +24,19 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
-import httpcore
 import httpx
 from server_process import running_server
 
 from seesay.bench.workload import Request, shared_image_requests
-from seesay.serving.proxy.upstream import Connections
+from seesay.serving.http.client import fetch, open_client
 
 ECHO_NODE = Path(__file__).parents[1] / "tests" / "support" / "echo_node.py"
 BODY = json.dumps({"model": "echo", "messages": [{"role": "user", "content": "word " * 200}]}).encode()
 HEADERS = [(b"content-type", b"application/json")]
 NUM_AT_ONCE = 8
-NUM_TURNS, NUM_IN_TURN = 3, 1000
-
-Ask = Callable[[], Awaitable[int]]
 
 
 @contextlib.contextmanager
@@ -77,17 +68,16 @@ def running_proxy(nodes: Sequence[str], strategy: str) -> Iterator[tuple[str, in
 
 
 async def measure_added(proxy: str, pid: int, nodes: Sequence[str], rate: float, seconds: float) -> None:
-    used_s = _cpu_s(pid)
-    direct, through = [Connections(url) for url in nodes], Connections(proxy)
+    used_s, client = _cpu_s(pid), open_client()
     times_s: dict[str, list[float]] = {"direct": [], "through": []}
 
-    async def ask(kind: str, connections: Connections) -> None:
+    async def ask(kind: str, url: str) -> None:
         started_s = time.perf_counter()
-        status, _ = await connections.fetch(b"/v1/chat/completions", HEADERS, "POST", BODY)
+        status, _ = await fetch(client, f"{url}/v1/chat/completions", HEADERS, method="POST", body=BODY)
         assert status == 200, status
         times_s[kind].append(time.perf_counter() - started_s)
 
-    turns = itertools.cycle(direct)
+    turns = itertools.cycle(nodes)
     pending = set[asyncio.Task[None]]()
     begin_s, num = time.perf_counter(), int(rate * seconds)
     for index in range(num):
@@ -95,10 +85,11 @@ async def measure_added(proxy: str, pid: int, nodes: Sequence[str], rate: float,
         if wait_s > 0:
             await asyncio.sleep(wait_s)
         is_through = int(index / rate) % 2  # a second directly, a second through it
-        task = asyncio.create_task(ask(*("through", through) if is_through else ("direct", next(turns))))
+        task = asyncio.create_task(ask(*("through", proxy) if is_through else ("direct", next(turns))))
         pending.add(task)
         task.add_done_callback(pending.discard)
     await asyncio.gather(*pending)
+    await client.close()
     reached = num / (time.perf_counter() - begin_s)
     found = {kind: _percentiles_ms(values[len(values) // 10 :]) for kind, values in times_s.items()}
     added = {name: round(found["through"][name] - value, 2) for name, value in found["direct"].items()}
@@ -116,63 +107,6 @@ def _cpu_s(pid: int) -> float:
 def _percentiles_ms(values_s: Sequence[float]) -> dict[str, float]:
     cuts = statistics.quantiles(values_s, n=100)
     return {f"p{percent}": round(1000 * cuts[percent - 1], 2) for percent in (50, 90, 99)}
-
-
-async def measure_clients(node: str) -> None:
-    url = f"{node}/v1/chat/completions"
-    own, pool = Connections(node), httpcore.AsyncConnectionPool()
-    length = (b"content-length", b"%d" % len(BODY))
-
-    async def ask_own() -> int:
-        status, _ = await own.fetch(b"/v1/chat/completions", HEADERS, "POST", BODY)
-        return status
-
-    async def ask_httpcore() -> int:
-        async with pool.stream("POST", url, headers=[(b"host", b"node"), length, *HEADERS], content=BODY) as answer:
-            async for _ in answer.aiter_stream():
-                pass
-            return answer.status
-
-    async with contextlib.AsyncExitStack() as stack:
-        client = await stack.enter_async_context(httpx.AsyncClient())
-
-        async def ask_httpx() -> int:
-            async with client.stream("POST", url, headers=HEADERS, content=BODY) as answer:
-                async for _ in answer.aiter_raw():
-                    pass
-                return answer.status_code
-
-        clients: dict[str, Ask] = {"own": ask_own, "httpx": ask_httpx, "httpcore": ask_httpcore}
-        with contextlib.suppress(ModuleNotFoundError):
-            aiohttp: Any = importlib.import_module("aiohttp")
-            session = await stack.enter_async_context(aiohttp.ClientSession(auto_decompress=False))
-
-            async def ask_aiohttp() -> int:
-                async with session.post(url, headers={"content-type": "application/json"}, data=BODY) as answer:
-                    async for _ in answer.content.iter_any():
-                        pass
-                    status: int = answer.status
-                    return status
-
-            clients["aiohttp"] = ask_aiohttp
-        turns = [{name: await _measure_client(ask) for name, ask in clients.items()} for _ in range(NUM_TURNS)]
-    least = {name: min(turn[name] for turn in turns) for name in clients}
-    by_own = {name: round(value / least["own"], 1) for name, value in least.items()}
-    print(json.dumps({"cpu_us": {name: round(value) for name, value in least.items()}, "by_own": by_own}))
-
-
-async def _measure_client(ask: Ask) -> float:
-    """Return the processor time of a request in microseconds."""
-    places = asyncio.Semaphore(NUM_AT_ONCE)
-
-    async def ask_in_turn() -> None:
-        async with places:
-            assert await ask() == 200
-
-    await asyncio.gather(*(ask_in_turn() for _ in range(NUM_AT_ONCE)))
-    used_s = time.process_time()
-    await asyncio.gather(*(ask_in_turn() for _ in range(NUM_IN_TURN)))
-    return 1e6 * (time.process_time() - used_s) / NUM_IN_TURN
 
 
 def _make_body(request: Request) -> bytes:
@@ -213,7 +147,7 @@ async def measure_affinity(proxy: str, nodes: Sequence[str], strategy: str, bodi
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=("added", "affinity", "clients"))
+    parser.add_argument("part", choices=("added", "affinity"))
     parser.add_argument("--rate", type=float, default=500.0)
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--nodes", type=int, default=4)
@@ -223,10 +157,6 @@ def main() -> None:
     if arguments.part == "added":
         with running_nodes(arguments.nodes) as nodes, running_proxy(nodes, "cache_affinity") as (proxy, pid):
             asyncio.run(measure_added(proxy, pid, nodes, arguments.rate, arguments.seconds))
-        return
-    if arguments.part == "clients":
-        with running_nodes(1) as nodes:
-            asyncio.run(measure_clients(nodes[0]))
         return
     requests = shared_image_requests(arguments.pictures, num_turns=arguments.turns, side_px=224, num_output_tokens=4)
     bodies = [_make_body(request) for request in requests]

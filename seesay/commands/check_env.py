@@ -22,7 +22,17 @@ _REQUIRED = (
     "msgspec", "pyzmq", "regex",
 )  # fmt: skip
 _EXTRAS = {
-    "serve": ("fastapi", "uvicorn", "httptools", "pydantic", "httpx", "prometheus_client", "python-multipart"),
+    "serve": (
+        "aiohttp",
+        "yarl",
+        "fastapi",
+        "uvicorn",
+        "httptools",
+        "pydantic",
+        "httpx",
+        "prometheus_client",
+        "python-multipart",
+    ),
     "ui": ("gradio",),
     "video": ("av",),
     "timm": ("timm",),

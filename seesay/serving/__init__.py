@@ -15,7 +15,17 @@ if TYPE_CHECKING:
 __all__ = ["ServerSettings", "create_app", "require_packages", "run_server"]
 
 _HOMES = {"create_app": "app", "run_server": "server", "ServerSettings": "settings"}
-_PACKAGES = ("fastapi", "starlette", "uvicorn", "httptools", "pydantic", "prometheus_client", "python_multipart")
+_PACKAGES = (
+    "aiohttp",
+    "fastapi",
+    "httptools",
+    "prometheus_client",
+    "pydantic",
+    "python_multipart",
+    "starlette",
+    "uvicorn",
+    "yarl",
+)
 
 
 def require_packages() -> None:

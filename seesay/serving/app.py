@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -13,14 +13,13 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse, Response
-from starlette.routing import BaseRoute
 
 from seesay.serving.anthropic import messages
 from seesay.serving.batches.worker import running_batches
 from seesay.serving.docs_page import add_docs_page
 from seesay.serving.errors import ApiError, Envelopes
 from seesay.serving.http.bodies import BodyRoutesMiddleware
-from seesay.serving.http.context import ContextMiddleware, make_error_response
+from seesay.serving.http.context import ContextMiddleware, HttpMetrics, make_error_response
 from seesay.serving.http.head import HeadMiddleware
 from seesay.serving.http.validation_errors import explain_invalid
 from seesay.serving.live import route as live
@@ -43,7 +42,8 @@ from seesay.serving.operating.published import publish_schemas
 from seesay.serving.operating.simple_schemas import add_simple_document
 from seesay.serving.requests.state import ServerState
 from seesay.serving.settings import ServerSettings
-from seesay.serving.traffic.admission import AdmissionMiddleware
+from seesay.serving.tracing import Tracing
+from seesay.serving.traffic.admission import AdmissionMiddleware, Gate
 from seesay.serving.traffic.auth import ApiKeyMiddleware
 from seesay.version import __version__
 
@@ -101,7 +101,7 @@ def create_app(
         version=__version__,
         docs_url=None,  # `docs_page` serves Swagger UI from the package
         redoc_url=None,
-        middleware=_make_middleware(state, routes),
+        middleware=[*make_layers(state), Middleware(BodyRoutesMiddleware, routes=routes)],
         lifespan=_run_beside,
         responses={"4XX": {"model": ErrorResponse}, "5XX": {"model": ErrorResponse}},
     )
@@ -133,22 +133,39 @@ async def close_tracing(app: FastAPI) -> None:
         await asyncio.to_thread(tracing.close)
 
 
-def _make_middleware(state: ServerState, routes: Sequence[BaseRoute]) -> list[Middleware]:
-    """Return the middleware, outermost first. CORS is outermost, so that errors carry its headers too. Keys come
-    before admission, so that the body of a request with a wrong key is not read."""
+class AppState(Protocol):
+    """What the middleware has to know of an app."""
+
+    @property
+    def settings(self) -> ServerSettings: ...
+
+    @property
+    def gate(self) -> Gate: ...
+
+    @property
+    def envelopes(self) -> Envelopes: ...
+
+    @property
+    def metrics(self) -> HttpMetrics: ...
+
+    @property
+    def tracing(self) -> Tracing | None: ...
+
+
+def make_layers(state: AppState) -> list[Middleware]:
+    """Return the middleware of servers and distributors, outermost first. CORS is outermost, so that errors carry its
+    headers too. Keys come before admission, so that the body of a request with a wrong key is not read."""
     settings = state.settings
-    layers = make_cors(settings)
-    layers.append(
-        Middleware(ContextMiddleware, envelopes=state.envelopes, metrics=state.metrics, tracing=state.tracing)
-    )
-    layers.append(Middleware(HeadMiddleware))
-    layers.append(Middleware(ApiKeyMiddleware, keys=settings.api_keys, admin_keys=settings.admin_keys))
-    layers.append(Middleware(AdmissionMiddleware, gate=state.gate, settings=settings))
-    layers.append(Middleware(BodyRoutesMiddleware, routes=routes))
-    return layers
+    return [
+        *_make_cors(settings),
+        Middleware(ContextMiddleware, envelopes=state.envelopes, metrics=state.metrics, tracing=state.tracing),
+        Middleware(HeadMiddleware),
+        Middleware(ApiKeyMiddleware, keys=settings.api_keys, admin_keys=settings.admin_keys),
+        Middleware(AdmissionMiddleware, gate=state.gate, settings=settings),
+    ]
 
 
-def make_cors(settings: ServerSettings) -> list[Middleware]:
+def _make_cors(settings: ServerSettings) -> list[Middleware]:
     """Return the middleware for browser pages of other origins, if the settings allow any."""
     if not settings.cors_origins:
         return []

@@ -14,8 +14,7 @@ import httpx
 
 from seesay.errors import ConfigError
 from seesay.serving.errors import ApiError
-from seesay.serving.http.listener import port_of, shown_host
-from seesay.serving.proxy.node import read_url
+from seesay.serving.http.listener import port_of, read_url, shown_host
 from seesay.serving.settings import ServerSettings
 
 logger = logging.getLogger("seesay")

@@ -22,11 +22,12 @@ from seesay.config import EngineConfig, VisionConfig
 from seesay.device.query import is_accelerator, means_nvidia
 from seesay.errors import ConfigError, SeesayError
 from seesay.serving.child_process import MAX_REPORT_BYTES, check_report, start_server
+from seesay.serving.errors import ApiError
+from seesay.serving.http.client import fetch
 from seesay.serving.http.listener import open_sockets, port_of
-from seesay.serving.proxy.node import Node
+from seesay.serving.proxy.app import serve_nodes
 from seesay.serving.proxy.nodes import Nodes
-from seesay.serving.proxy.serve import serve_nodes
-from seesay.serving.proxy.upstream import NodeLostError
+from seesay.serving.routing.node import Node
 from seesay.serving.settings import ServerSettings
 from seesay.serving.traffic.metric_sums import Family, Sample
 
@@ -204,7 +205,9 @@ class _Replica:
 
     def _forget(self) -> None:
         if self._node is not None:
-            self._nodes.discard(self._node)
+            with contextlib.suppress(ApiError):  # an operator has removed it
+                self._nodes.remove(self._name)
+            self._node.end()
             self._node = None
         if self._process is not None:
             self._process.kill()
@@ -240,22 +243,19 @@ async def _wait_readable(descriptor: int) -> None:
 
 async def _gather_figures(nodes: Nodes, key: str) -> list[list[Family]]:
     """Return the metrics of all replicas that are up, each with the label `replica`."""
-    return await asyncio.gather(*(_read_figures(node, key) for node in nodes if node.is_up))
+    return await asyncio.gather(*(_read_figures(nodes, node, key) for node in nodes if node.is_up))
 
 
-async def _read_figures(node: Node, key: str) -> list[Family]:
+async def _read_figures(nodes: Nodes, node: Node, key: str) -> list[Family]:
     headers = [(b"authorization", f"Bearer {key}".encode())] if key else []
-    with contextlib.suppress(NodeLostError, TimeoutError):
-        async with asyncio.timeout(_METRICS_S):
-            status, text = await node.connections.fetch(b"/metrics", headers)
-            if status == 200:
-                return [
-                    Family(
-                        family.name,
-                        family.type,
-                        family.documentation,
-                        [Sample(s.name, {"replica": node.name, **s.labels}, s.value) for s in family.samples],
-                    )
-                    for family in text_string_to_metric_families(text.decode())
-                ]
-    return []
+    status, text = await fetch(nodes.client, f"{node.url}/metrics", headers, timeout_s=_METRICS_S)
+    return [
+        Family(
+            family.name,
+            family.type,
+            family.documentation,
+            [Sample(s.name, {"replica": node.name, **s.labels}, s.value) for s in family.samples],
+        )
+        for family in text_string_to_metric_families(text.decode())
+        if status == 200
+    ]

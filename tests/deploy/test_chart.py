@@ -10,7 +10,7 @@ import pytest
 from helm_chart import CHART, render
 from shell_lines import parse_seesay, read_text
 
-from seesay.serving.proxy.node import read_url
+from seesay.serving.http.listener import read_url
 
 helm = pytest.importorskip("helm_python", reason="helm-python-sdk is not here")
 kubernetes = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is not here")

@@ -178,7 +178,7 @@ def test_endpoint_gets_path() -> None:
 
 
 def test_off_imports_nothing() -> None:
-    code = "import sys, seesay.serving.server, seesay.serving.proxy.serve; print(*sys.modules)"
+    code = "import sys, seesay.serving.server, seesay.serving.proxy.app; print(*sys.modules)"
     modules = subprocess.check_output([sys.executable, "-c", code], text=True).split()
     assert "seesay.serving.tracing" in modules
     assert not any(name.startswith(("opentelemetry.sdk", "opentelemetry.exporter")) for name in modules)

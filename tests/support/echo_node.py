@@ -23,7 +23,7 @@ from typing import Any
 
 import uvicorn
 
-counts = {"requests": 0, "running": 0, "gone": 0, "terminated": 0}
+counts = {"requests": 0, "running": 0, "gone": 0, "terminated": 0, "events": 0}
 
 
 def _die() -> None:
@@ -112,6 +112,7 @@ class Node:
                 _die()
             event = b'data: {"node": "%s", "index": %d}\n\n' % (self.name.encode(), index)
             await send({"type": "http.response.body", "body": event, "more_body": True})
+            counts["events"] += 1
             await asyncio.sleep(orders.get("pause_s", 0))
         await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
 

@@ -15,8 +15,8 @@ from live_server import make_settings
 from waiting import wait_until
 
 from seesay.serving.proxy.app import create_proxy_app
-from seesay.serving.proxy.node import Node
 from seesay.serving.proxy.nodes import Nodes
+from seesay.serving.routing.node import Node
 from seesay.serving.server import DrainingServer
 
 
@@ -62,7 +62,7 @@ def serve_proxy(urls: Sequence[str], *, strategy: str = "cache_affinity", **opti
             try:
                 await server.serve([sock])
             finally:
-                nodes.close()
+                await nodes.close()
 
         thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
         thread.start()

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from seesay.commands.arguments import key_options, options, server_options
 from seesay.commands.command import Command
+from seesay.errors import ConfigError
 
 if TYPE_CHECKING:
     from seesay.serving.settings import ServerSettings
@@ -66,9 +69,15 @@ def _run(arguments: argparse.Namespace) -> int:
     from seesay.serving import require_packages
 
     require_packages()
-    settings = make_settings(arguments)
     from seesay.serving.http.listener import open_sockets, port_of, shown_host, warn_of_strangers
-    from seesay.serving.proxy.serve import run_proxy
+    from seesay.serving.proxy.app import serve_nodes
+    from seesay.serving.proxy.nodes import Nodes
+    from seesay.serving.routing.node import Node
+    from seesay.system.log import set_up_logging
+
+    settings = make_settings(arguments)
+    urls = _read_nodes(arguments.nodes)
+    set_up_logging(settings.log_level, settings.max_log_len)
 
     with open_sockets(settings.host, settings.port) as sockets:
 
@@ -79,8 +88,25 @@ def _run(arguments: argparse.Namespace) -> int:
             if not settings.api_keys:
                 warn_of_strangers(settings.host, "the API", key_options.ADVICE)
 
-        run_proxy(settings, arguments.nodes, strategy=arguments.strategy, sockets=sockets, on_ready=say_ready)
+        async def serve() -> None:
+            nodes = Nodes(arguments.strategy, key=next(iter(settings.api_keys), ""))
+            for url in urls:
+                nodes.add(Node(url))
+            await serve_nodes(settings, nodes, sockets=sockets, on_ready=say_ready)
+
+        asyncio.run(serve())
     return 0
+
+
+def _read_nodes(urls: Sequence[str]) -> list[str]:
+    """Return the URLs of nodes as they are compared. Raises ConfigError for one that is none of a node."""
+    from seesay.serving.errors import ApiError
+    from seesay.serving.http.listener import read_url
+
+    try:
+        return [read_url(url) for url in urls]
+    except ApiError as error:
+        raise ConfigError(f"--nodes: {error.message}") from None
 
 
 COMMAND = Command(

@@ -8,8 +8,10 @@ import ipaddress
 import socket
 import sys
 from collections.abc import Iterator, Sequence
+from urllib.parse import urlsplit
 
 from seesay.errors import ConfigError
+from seesay.serving.errors import bad_request
 
 # An address that this machine does not have, such as ::1 where IPv6 is off.
 _ABSENT = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
@@ -90,3 +92,14 @@ def _bind(sock: socket.socket, address: tuple[object, ...]) -> None:
     if sock.family == socket.AF_INET6:
         sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
     sock.bind(address)
+
+
+def read_url(url: object) -> str:
+    """Return the URL of a server as it is compared, http(s)://HOST:PORT. Raises `ApiError` for any other."""
+    with contextlib.suppress(ValueError):
+        parts = urlsplit(url if isinstance(url, str) and url.isascii() and url.isprintable() else "")
+        host, port = parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+        has_more = any((parts.path.rstrip("/"), parts.query, parts.fragment, "@" in parts.netloc))
+        if host and parts.scheme in ("http", "https") and not has_more:
+            return f"{parts.scheme}://{shown_host(host)}:{port}"
+    raise bad_request("url must be http://HOST:PORT or https://HOST:PORT, without a path", "url")

@@ -22,6 +22,7 @@ from seesay.serving.errors import ApiError
 from seesay.serving.requests.caller import is_queued
 from seesay.serving.requests.submission import unless_gone
 
+_NAMED_EVENTS = ("/v1/messages", "/v1/responses")
 _COMMENT = b": keep-alive\n\n"
 _HEADERS = [
     (b"cache-control", b"no-cache"),
@@ -143,3 +144,13 @@ def make_event(data: Mapping[str, object] | str, *, name: str | None = None) -> 
     text = data if isinstance(data, str) else encode_json(data)
     head = "" if name is None else f"event: {name}\n"
     return f"{head}data: {text}\n\n".encode()
+
+
+def make_last_event(error: Mapping[str, object], *, content_type: str, path: str, tail: bytes) -> bytes | None:
+    """Return the body of an error as the last event of an answer that ends with `tail` so far; None where it cannot
+    stand there."""
+    if content_type == "text/event-stream" and tail in (b"", b"\n\n"):
+        return make_event(error, name="error" if path.startswith(_NAMED_EVENTS) else None)
+    if content_type == "application/x-ndjson" and tail[-1:] in (b"", b"\n"):
+        return encode_json(error).encode() + b"\n"
+    return None

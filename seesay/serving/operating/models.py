@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
@@ -46,3 +47,12 @@ def make_card(state: ServerState, name: str) -> ModelCard:
     """Return what OpenAI's API says of a model; of an adapter, which model it changes."""
     parent = state.model_name if name in state.engine.adapter_names else None
     return ModelCard(id=name, created=state.shared.created, max_model_len=state.engine.session_len, parent=parent)
+
+
+def merge_pages(pages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the pages of models of several servers as one. There is at least one."""
+    merged = {model["id"]: model for page in pages for model in page["data"]}
+    page = {**pages[0], "data": list(merged.values())}
+    if "last_id" in page and merged:  # Anthropic's form
+        page |= {"first_id": next(iter(merged)), "last_id": list(merged)[-1]}
+    return page

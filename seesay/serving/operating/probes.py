@@ -32,14 +32,7 @@ class ModelFacts(BaseModel):
 
 def make_router(state: ServerState) -> APIRouter:
     """Return the routes."""
-    router = APIRouter(tags=["operations"])
-
-    @router.get("/live")
-    @router.get("/ping")
-    @router.post("/ping")
-    async def ping() -> Response:
-        """Answer with nothing while the process lives, also while it shuts down or the engine does not work."""
-        return Response(status_code=200)
+    router = make_ping_router()
 
     @router.get("/load")
     async def load() -> Load:
@@ -60,5 +53,19 @@ def make_router(state: ServerState) -> APIRouter:
         await refuse_unknown(http)
         await state.shared.reset_caches()
         return {"success": True}
+
+    return router
+
+
+def make_ping_router() -> APIRouter:
+    """Return the routes of liveness."""
+    router = APIRouter(tags=["operations"])
+
+    @router.get("/live")
+    @router.get("/ping")
+    @router.post("/ping")
+    async def ping() -> Response:
+        """Answer with nothing while the process lives, also while it shuts down or the engine does not work."""
+        return Response(status_code=200)
 
     return router

@@ -4,166 +4,155 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
+import string
 import time
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
+from urllib.parse import quote
 
+import aiohttp
+from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive, Scope, Send
 
-from seesay.serving.errors import ApiError, Envelopes
+from seesay.serving.anthropic import messages
+from seesay.serving.errors import ApiError, Envelopes, bad_request
+from seesay.serving.http.client import GONE, LOST, fetch, request
 from seesay.serving.http.context import request_id_of
-from seesay.serving.http.streaming import encode_json, make_event
-from seesay.serving.proxy.affinity import Wish, read_wish
+from seesay.serving.http.streaming import encode_json, make_last_event
+from seesay.serving.ollama import replies
 from seesay.serving.proxy.metrics import ProxyMetrics
-from seesay.serving.proxy.node import Node
 from seesay.serving.proxy.nodes import Nodes
-from seesay.serving.proxy.upstream import Exchange, Headers, NodeLostError
 from seesay.serving.requests.submission import ClientGoneError, unless_gone
-from seesay.serving.tracing import Sent
+from seesay.serving.routing.affinity import Wish, read_stored_ids, read_wish
+from seesay.serving.routing.node import Node
+from seesay.serving.settings import ServerSettings
+from seesay.serving.tracing import Headers, Sent, open_tracing
+from seesay.serving.traffic.admission import Gate
 
 logger = logging.getLogger("seesay")
 
 MAX_LOST = 2
 """A request during whose computation so many nodes have ended is not given to another one: it may be the cause."""
-_MAX_PLAIN_BODY_BYTES = 1 << 20  # of methods other than POST, which admission limits
 _LARGE_BYTES = 256 << 10  # such a body is read in a thread
 _OF_CONNECTION = frozenset(
     b"connection keep-alive proxy-authenticate proxy-authorization te trailer transfer-encoding upgrade".split()
 )
 _NOT_SENT = _OF_CONNECTION | {b"host", b"content-length", b"expect", b"x-request-id", b"x-forwarded-for"}
 _NOT_RETURNED = _OF_CONNECTION | {b"date", b"server", b"x-request-id", b"request-id"}
-_STORING = ("/v1/responses", "/v1/conversations", "/v1/files", "/v1/batches")
-_STORED_ID = re.compile(rb'"(?:id|output_file_id|error_file_id)": ?"((?:resp_|conv_|file-|batch_)[\w-]{1,80})"')
-_NAMED_EVENTS = ("/v1/messages", "/v1/responses")
 
 
-class Forwarder:
-    """The ASGI application that forwards."""
+class Distributor:
+    """The ASGI application that forwards, and the state of a distributor, named as in `ServerState`."""
 
-    def __init__(self, nodes: Nodes, envelopes: Envelopes, metrics: ProxyMetrics) -> None:
-        self._nodes, self._envelopes, self._metrics = nodes, envelopes, metrics
-
-    @property
-    def num_running(self) -> int:
-        """Requests that nodes answer now."""
-        return sum(node.num_running for node in self._nodes)
-
-    def end_all(self, error: ApiError) -> None:
-        """End every request that is being answered with `error`."""
-        for node in self._nodes:
-            node.connections.end(error)
+    def __init__(self, settings: ServerSettings, nodes: Nodes) -> None:
+        self.settings, self.answering = settings, nodes
+        self.gate = Gate(settings)
+        self.metrics = ProxyMetrics()
+        self.tracing = open_tracing(settings.otlp_traces_endpoint)
+        self.envelopes = Envelopes()
+        self.envelopes.register("/v1/messages", messages.make_envelope)
+        self.envelopes.register("/v1/models", messages.make_envelope, header="anthropic-version")
+        self.envelopes.register("/api", replies.make_envelope)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body = await _read_body(receive, _MAX_PLAIN_BODY_BYTES if scope["method"] != "POST" else None)
-        arrived_s = time.perf_counter()
-        wish = await _read_wish(scope, body)
-        await unless_gone(receive, self._forward(scope, bytes(body), send, wish, arrived_s))
+        try:
+            body = b"" if scope["method"] == "GET" else await Request(scope, receive).body()
+        except ClientDisconnect:
+            raise ClientGoneError from None
+        answer = _Answer(scope, send)
+        is_large = len(body) > _LARGE_BYTES
+        wish = await asyncio.to_thread(read_wish, body, answer.path) if is_large else read_wish(body, answer.path)
+        await unless_gone(receive, self._forward(scope, body, answer, wish))
 
     async def ask_all(self, scope: Scope, body: bytes = b"") -> list[tuple[int, bytes]]:
         """Send a request to all nodes that are up. Returns the statuses and bodies of their answers."""
-        return await asyncio.gather(*(self._ask(scope, body, node) for node in self._nodes if node.is_up))
+        client, method, target, headers = self.answering.client, scope["method"], _target_of(scope), _headers_of(scope)
+        nodes = [node for node in self.answering if node.is_up]
+        asking = (fetch(client, node.url + target, headers, method=method, body=body) for node in nodes)
+        answers = zip(nodes, await asyncio.gather(*asking))
+        return [(status, answer) if status else (502, _describe_lost(node)) for node, (status, answer) in answers]
 
-    async def _ask(self, scope: Scope, body: bytes, node: Node) -> tuple[int, bytes]:
-        try:
-            return await node.connections.fetch(_target_of(scope), _headers_of(scope), scope["method"], body)
-        except NodeLostError as error:
-            return 502, encode_json({"error": {"message": f"{node.name}: {error}"}}).encode()
-
-    async def _forward(self, scope: Scope, body: bytes, send: Send, wish: Wish, arrived_s: float) -> None:
+    async def _forward(self, scope: Scope, body: bytes, answer: _Answer, wish: Wish) -> None:
         tried: list[Node] = []
         num_lost = 0
-        while num_lost < MAX_LOST and (node := self._nodes.choose(wish, tried)) is not None:
+        while num_lost < MAX_LOST and (node := self.answering.choose(wish, tried)) is not None:
             tried.append(node)
-            with node.running(), _sending(scope, node) as sent:
-                try:
-                    exchange = await node.connections.send(scope["method"], _target_of(scope), sent.headers, body)
-                except NodeLostError as error:
-                    num_lost += error.was_sent
-                    self._note_failure(node, str(error), is_down=error.is_gone)
-                    continue
-                sent.status = exchange.answer.status
-                try:
-                    if exchange.answer.status == 503 and self._nodes.choose(wish, tried) is not None:
-                        self._note_failure(node, "status 503", is_down=False)
-                        continue
-                    self._metrics.observe_sent(node.name, exchange.answer.status, exchange.sent_s - arrived_s)
-                    await self._pass_on(scope, exchange, send, node)
-                    if scope["method"] == "POST" and exchange.answer.status < 500:
-                        node.latencies_s.append(time.perf_counter() - arrived_s)
+            try:
+                if await self._try(node, scope, body, answer, is_last=not self.answering.left(tried)):
                     return
-                finally:
-                    node.connections.free(exchange)
+                reason, is_gone = "status 503", False
+            except LOST as error:
+                is_gone = isinstance(error, GONE)
+                num_lost += not is_gone
+                reason = "no connection" if is_gone else "lost"
+            node.doubt(is_down=is_gone)
+            logger.warning("%s did not answer a request: %s", node.name, reason)
+            if answer.has_begun or self.answering.ending:
+                await answer.fail(self.answering.ending or _make_error(MAX_LOST), self.envelopes)
+                return
+            self.metrics.retries.labels(reason).inc()
         raise _make_error(num_lost)
 
-    def _note_failure(self, node: Node, reason: str, *, is_down: bool) -> None:
-        node.doubt(is_down=is_down)
-        self._metrics.observe_retry(reason)
-        logger.warning("%s did not answer a request: %s", node.name, reason)
-
-    async def _pass_on(self, scope: Scope, exchange: Exchange, send: Send, node: Node) -> None:
-        answer = exchange.answer
-        headers = [pair for pair in answer.headers if pair[0] not in _NOT_RETURNED]
-        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-        tail = b""
-        try:
-            while piece := await exchange.read():
-                if not tail and scope["path"].startswith(_STORING):
-                    self._note_stored(piece, node)
-                tail = (tail + piece[-2:])[-2:]
-                await send({"type": "http.response.body", "body": piece, "more_body": not answer.is_complete})
-                if answer.is_complete:
-                    return
-        except (NodeLostError, ApiError) as error:
-            logger.warning("%s ended within an answer: %s", node.name, error)
-            node.doubt(is_down=False)
-            event = self._render_error(scope, dict(headers).get(b"content-type", b""), tail, error)
-            if event is None:
-                return  # uvicorn closes the connection, which tells the client
-            await send({"type": "http.response.body", "body": event, "more_body": True})
-        await send({"type": "http.response.body"})
-
-    def _note_stored(self, beginning: bytes, node: Node) -> None:
-        for found in _STORED_ID.findall(beginning):
-            self._nodes.note_stored(found.decode(), node)
-
-    def _render_error(self, scope: Scope, kind: bytes, tail: bytes, error: Exception) -> bytes | None:
-        """Return the error as the last event of a stream; None where it cannot stand there."""
-        if not isinstance(error, ApiError):
-            message = "the server that computed this answer has ended; send the request again"
-            error = ApiError(502, message, kind="server_error", code="node_lost")
-        body = self._envelopes.wrap(scope["path"], scope["headers"], error)
-        if kind.startswith(b"text/event-stream") and tail in (b"", b"\n\n"):
-            return make_event(body, name="error" if scope["path"].startswith(_NAMED_EVENTS) else None)
-        if kind.startswith(b"application/x-ndjson") and tail[-1:] in (b"", b"\n"):
-            return encode_json(body).encode() + b"\n"
-        return None
+    async def _try(self, node: Node, scope: Scope, body: bytes, answer: _Answer, *, is_last: bool) -> bool:
+        """Have a node answer. Returns False if it has too much to do and is not the last. Raises what is `LOST`."""
+        sent_s, url = time.perf_counter(), node.url + _target_of(scope)
+        headers, trace = _headers_of(scope), scope["state"].get("trace")
+        with nullcontext(Sent(headers)) if trace is None else trace.sending(node.name, headers) as sent:
+            sending = request(self.answering.client, scope["method"], url, sent.headers, body)
+            async with node.running(), sending as response:
+                sent.status = response.status
+                if response.status == 503 and not is_last:
+                    return False
+                self.metrics.sent.labels(node.name, str(response.status)).inc()
+                self.metrics.added.observe(sent_s - answer.arrived_s)
+                await answer.begin(response)
+                async for piece in response.content.iter_any():
+                    if not answer.tail:
+                        self.answering.router.note_stored(read_stored_ids(answer.path, piece), node)
+                    await answer.add(piece)
+                await answer.end()
+        if scope["method"] == "POST" and response.status < 500:
+            node.latencies_s.append(time.perf_counter() - answer.arrived_s)
+        return True
 
 
-async def _read_body(receive: Receive, max_bytes: int | None) -> bytearray:
-    body = bytearray()
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientGoneError
-        body += message.get("body", b"")
-        if max_bytes is not None and len(body) > max_bytes:
-            raise ApiError(413, f"the body is larger than {max_bytes} bytes", code="body_too_large")
-        if not message.get("more_body", False):
-            return body
+class _Answer:
+    """The answer to a client whose request has arrived."""
+
+    def __init__(self, scope: Scope, send: Send) -> None:
+        self.path, self.arrived_s = scope["path"], time.perf_counter()
+        self.has_begun, self.tail, self._content_type = False, b"", ""
+        self._scope, self._send = scope, send
+
+    async def begin(self, response: aiohttp.ClientResponse) -> None:
+        self.has_begun, self._content_type = True, response.content_type
+        headers = [(name.lower(), value) for name, value in response.raw_headers]
+        headers = [pair for pair in headers if pair[0] not in _NOT_RETURNED]
+        await self._send({"type": "http.response.start", "status": response.status, "headers": headers})
+
+    async def add(self, piece: bytes) -> None:
+        self.tail = (self.tail + piece[-2:])[-2:]
+        await self._send({"type": "http.response.body", "body": piece, "more_body": True})
+
+    async def end(self) -> None:
+        await self._send({"type": "http.response.body"})
+
+    async def fail(self, error: ApiError, envelopes: Envelopes) -> None:
+        """End the answer with the error, or where that cannot stand there, leave it to uvicorn to close the connection,
+        which tells the client. Raises the error if the answer has not begun."""
+        if not self.has_begun:
+            raise error
+        body = envelopes.wrap(self.path, self._scope["headers"], error)
+        event = make_last_event(body, content_type=self._content_type, path=self.path, tail=self.tail)
+        if event is not None:
+            await self.add(event)
+            await self.end()
 
 
-async def _read_wish(scope: Scope, body: bytearray) -> Wish:
-    if scope["path"].startswith(tuple(f"{path}/" for path in _STORING)):
-        return Wish(stored_id=scope["path"].split("/")[3])
-    if not body:
-        return Wish()
-    return read_wish(body) if len(body) < _LARGE_BYTES else await asyncio.to_thread(read_wish, body)
-
-
-def _target_of(scope: Scope) -> bytes:
-    query: bytes = scope["query_string"]
-    path: bytes = scope["raw_path"]
-    return path + b"?" + query if query else path
+def _target_of(scope: Scope) -> str:
+    path, query = scope["raw_path"], scope["query_string"]
+    if not path.startswith(b"/"):  # behind the URL of a node, it could name another host
+        raise bad_request("the target of a request must be a path")
+    return quote(path + b"?" + query if query else path, safe=string.punctuation)
 
 
 def _headers_of(scope: Scope) -> Headers:
@@ -172,15 +161,13 @@ def _headers_of(scope: Scope) -> Headers:
     return [*headers, (b"x-request-id", request_id_of(scope).encode()), (b"x-forwarded-for", client)]
 
 
-def _sending(scope: Scope, node: Node) -> AbstractContextManager[Sent]:
-    """Return the context in which a request is sent to a node: a span, where requests are traced."""
-    headers, trace = _headers_of(scope), scope["state"].get("trace")
-    return nullcontext(Sent(headers)) if trace is None else trace.sending(node.name, headers)
+def _describe_lost(node: Node) -> bytes:
+    return encode_json({"error": {"message": f"{node.name} does not answer"}}).encode()
 
 
 def _make_error(num_lost: int) -> ApiError:
     if num_lost < MAX_LOST:
         message = "no server is there to answer; try again later"
         return ApiError(503, message, kind="server_error", code="no_node", retry_after_s=5)
-    message = "the servers that computed this answer have ended"
+    message = "the server that computed this answer has ended; send the request again"
     return ApiError(502, message, kind="server_error", code="node_lost")

@@ -19,6 +19,7 @@ from seesay.serving.traffic.auth import turn_of
 
 _RETRY_AFTER_S = 1.0
 _UPLOADS = "/v1/files"
+_WITHOUT_BODY = ("GET", "HEAD", "OPTIONS")
 _FORM_BYTES = 16 << 10  # of a form beside its file
 REQUESTS_PER_TURN = 4
 """Reading and checking one takes a millisecond or two."""
@@ -171,7 +172,7 @@ class Turnstile:
 
 
 class AdmissionMiddleware:
-    """Pass POST requests through `gate`, a few at a time, and limit their bodies as `settings` say."""
+    """Pass requests that may have a body through `gate`, a few at a time, and limit their bodies as `settings` say."""
 
     def __init__(self, app: ASGIApp, *, gate: Gate, settings: ServerSettings) -> None:
         self._app = app
@@ -182,7 +183,7 @@ class AdmissionMiddleware:
         self._turnstiles: WeakKeyDictionary[asyncio.AbstractEventLoop, Turnstile] = WeakKeyDictionary()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] != "POST":
+        if scope["type"] != "http" or scope["method"] in _WITHOUT_BODY:
             await self._app(scope, receive, send)
             return
         limit = self._of_files if scope["path"] == _UPLOADS else self._of_bodies

@@ -25,6 +25,7 @@ ADMIN_PATHS = frozenset(
         "/v1/unload_lora_adapter",
     ]
 )
+NODE_PATHS = frozenset(["/nodes/add", "/nodes/remove", "/nodes/terminate"])  # of a distributor
 _OPEN_PATHS = DOCS_PATHS | {SIMPLE_DOCUMENT, "/health", "/live", "/ping", "/ready", "/version"}
 _MAX_KEYS = 4  # in one request
 KEY_SUBPROTOCOL = "seesay.key."
@@ -55,6 +56,17 @@ def require_admin(request: Request) -> None:
         raise _unauthorized("an admin key is needed: send `Authorization: Bearer KEY` or `x-api-key: KEY`")
 
 
+def require_operator(http: Request) -> None:
+    """Raise `ApiError` for a request without an admin key. Where the server has none, a request needs no key that comes
+    from this machine, and neither from a page of another site nor through a proxy."""
+    headers, host = http.headers, http.client.host if http.client else ""
+    is_here = host == "::1" or host.startswith("127.")
+    is_direct = not any(name in headers for name in ("forwarded", "x-forwarded-for", "via"))
+    is_own_page = headers.get("sec-fetch-site", "none") in ("none", "same-origin")
+    if http.app.state.server.settings.admin_keys or not (is_here and is_direct and is_own_page):
+        require_admin(http)
+
+
 def turn_of(scope: Scope) -> Hashable:
     """Return what decides whose turn a request takes: its API key if the server has keys, else the client's address,
     because a client may invent any number of keys."""
@@ -75,8 +87,11 @@ class ApiKeyMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] in ("http", "websocket"):
             self._note_owner(scope)
-        if scope["type"] == "http" and scope["path"] in ADMIN_PATHS and scope["method"] == "POST":
-            require_admin(Request(scope))  # before the body is read
+        if scope["type"] == "http" and scope["method"] == "POST":
+            if scope["path"] in ADMIN_PATHS:
+                require_admin(Request(scope))  # before the body is read
+            elif scope["path"] in NODE_PATHS:
+                require_operator(Request(scope))
         await self._app(scope, receive, send)
 
     def _note_owner(self, scope: Scope) -> None:

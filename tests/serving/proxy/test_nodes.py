@@ -15,7 +15,7 @@ from live_proxy import serve_proxy
 from waiting import until, wait_until
 
 from seesay.serving.errors import ApiError
-from seesay.serving.proxy.node import read_url
+from seesay.serving.http.listener import read_url
 
 
 @pytest.fixture(scope="module")

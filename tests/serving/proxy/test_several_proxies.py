@@ -13,10 +13,10 @@ from echo_node import EchoProcess, echo_nodes, start_node
 from live_proxy import LiveProxy, serve_proxy
 from waiting import wait_until
 
-from seesay.serving.proxy.affinity import Wish
-from seesay.serving.proxy.node import Node
 from seesay.serving.proxy.nodes import Nodes
-from seesay.serving.proxy.strategies import LOAD_BOUND
+from seesay.serving.routing.affinity import Wish
+from seesay.serving.routing.node import Node
+from seesay.serving.routing.strategies import LOAD_BOUND
 
 NUM_AT_ONCE = 16
 
@@ -52,9 +52,9 @@ async def test_nodes_that_have_said_their_models_get_no_more_and_no_less() -> No
         for number in range(len(urls) + 1):
             nodes = Nodes("cache_affinity")
             for url in urls:
-                nodes.add(Node(url, models=["echo"] if url in urls[:number] else ()))
+                nodes.add(Node(url, models=frozenset({"echo"} if url in urls[:number] else ())))
             chosen = nodes.choose(Wish(key=b"%d" % index), ())
-            nodes.close()
+            await nodes.close()
             assert chosen is not None
             places.add(chosen.name)
         assert len(places) == 1

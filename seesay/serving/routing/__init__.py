@@ -1,0 +1,1 @@
+"""Which of several servers gets a request."""
