@@ -27,6 +27,7 @@ _EXTRAS = {
         "yarl",
         "fastapi",
         "uvicorn",
+        "websockets",
         "httptools",
         "pydantic",
         "httpx",

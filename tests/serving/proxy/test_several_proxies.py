@@ -83,7 +83,7 @@ def test_two_share_the_load(proxies: tuple[LiveProxy, LiveProxy], nodes: list[Ec
     done.set()
     watching.join(60)
     assert max(most.values()) <= 2 * (LOAD_BOUND * NUM_AT_ONCE / 4 + 2)
-    assert min(most.values()) > 0, "a node had nothing of a hot picture"
+    assert sum(number > 0 for number in most.values()) >= 3, "few nodes share a hot picture"
 
 
 def test_one_distributor_ends(nodes: list[EchoProcess]) -> None:
@@ -91,7 +91,7 @@ def test_one_distributor_ends(nodes: list[EchoProcess]) -> None:
     urls = [node.url for node in nodes]
     with serve_proxy(urls) as left:
         with serve_proxy(urls) as ending, concurrent.futures.ThreadPoolExecutor(8) as threads:
-            asked = [threads.submit(ending.post, prompt=f"{index}", wait_s=1) for index in range(8)]
+            asked = [threads.submit(ending.post, prompt=f"{index}", wait_s=8) for index in range(8)]
             wait_until(lambda: sum(node["unfinished"] for node in status(ending).values()) == 8)
             ending.call(ending.uvicorn.drain)
             assert left.post(prompt="x").status_code == 200
