@@ -45,8 +45,8 @@ BROWSER_FILES = (
 """Stay in one worker, where they share a browser and servers of the WebUI."""
 LONG_FILES = (
     *BROWSER_FILES, "test_interpreter.py", "test_compiles.py", "test_golden.py", "test_docs.py", "test_frontends.py",
-    "test_rank_failures.py", "test_ranks.py", "test_servers.py", "test_rank_weights.py", "test_shards.py",
-    "test_divided_decoders.py", "test_batches.py", "test_replay.py", "test_kills.py",
+    "test_rank_failures.py", "test_rank_models.py", "test_ranks.py", "test_servers.py", "test_rank_weights.py",
+    "test_shards.py", "test_divided_decoders.py", "test_batches.py", "test_replay.py", "test_kills.py",
     "test_process.py", "test_sleep.py", "test_precompile.py",
     "test_processes.py", "test_packaging.py", "test_my_family.py", "test_life.py", "test_grammar_answers.py",
     "test_thoughts.py", "test_launch.py", "test_runs.py", "test_training.py", "test_frontend_hangs.py",
