@@ -21,13 +21,22 @@ def take_rounds(pipe: Pipeline, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def watch_rounds(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return a list of the numbers of sequences of steps of several rounds, which grows with them."""
-    steps = list[int]()
-    launch = ProposalRounds._launch_rounds
+    return _watch("_launch_rounds", monkeypatch)
 
-    def watch(rounds: ProposalRounds, plan: Any) -> Any:
-        launched = launch(rounds, plan)
-        steps.extend([] if launched is None else [len(plan.rows)])
+
+def watch_resumed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The same of steps that got rounds which were launched before they were planned."""
+    return _watch("_resume", monkeypatch)
+
+
+def _watch(name: str, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    steps = list[int]()
+    launch = getattr(ProposalRounds, name)
+
+    def watch(rounds: ProposalRounds, *args: Any) -> Any:
+        launched = launch(rounds, *args)
+        steps.extend([] if launched is None else [len(launched.step.rows)])
         return launched
 
-    monkeypatch.setattr(ProposalRounds, "_launch_rounds", watch)
+    monkeypatch.setattr(ProposalRounds, name, watch)
     return steps

@@ -163,6 +163,11 @@ class DeviceRows:
         self.lengths[lent] = self.token_places[lent] = -1
         return found
 
+    def lend_blocks(self, owners: torch.Tensor, lent: torch.Tensor) -> None:
+        """Let lent slots int64 [N] have all blocks that the sequences in `owners` int64 [N] have by now."""
+        self._send([])
+        self.block_table.index_copy_(0, lent, self.block_table.index_select(0, owners))
+
     def forget(self, slots: npt.NDArray[np.int64]) -> None:
         """The device changes what it has of these slots, and which ones a graph computes: the host knows neither."""
         self.lengths[slots] = self.token_places[slots] = -1

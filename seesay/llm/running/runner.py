@@ -295,8 +295,7 @@ class ModelRunner:
         ):
             stopwatch = Stopwatch(self.stream)
             usually = partial(self._launch, splices=splices)
-            rounds = self.rounds if self.rounds is not None and plan.has_unproposed else None
-            launched = usually(plan) if rounds is None else rounds.launch(plan, usually)
+            launched = usually(plan) if self.rounds is None else self.rounds.launch(plan, usually)
         launched.stopwatch = stopwatch if launched.step.rows else None
         self._unsampled = launched
         return launched

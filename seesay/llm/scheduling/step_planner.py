@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from itertools import count
 
-from seesay.llm.plans.step_plan import MAX_DRAFTS, EncodeJob, Row, StepPlan
+from seesay.llm.plans.step_plan import MAX_DRAFTS, UNPROPOSED, EncodeJob, Row, StepPlan
 from seesay.llm.scheduling.admission import Admission
 from seesay.llm.scheduling.live_sequences import LiveSequences
 from seesay.llm.scheduling.open_step import OpenStep
@@ -163,7 +163,9 @@ class StepPlanner:
             return ()
         if num_tokens > 1 and (seq.snapshots is None or not seq.num_generated):
             return ()  # with a state, the tokens before a wrong one are computed once more
-        end = min(self._config.session_len, seq.num_prompt_tokens + seq.params.max_new_tokens, self._pool.max_tokens)
+        end = min(self._config.session_len, self._pool.max_tokens)
+        if proposed[0] != UNPROPOSED:  # rounds of a step go on behind the last token that some row wants
+            end = min(end, seq.num_prompt_tokens + seq.params.max_new_tokens)
         num_blocks = max(0, self._pool.num_available - len(self._live.running))
         room = (len(seq.block_ids) + num_blocks) * self._pool.block_size - seq.num_tokens
         proposed = proposed[: max(0, min(spare, end - seq.num_tokens - 1, room, MAX_DRAFTS))]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from asking import PICTURE, loop_of
 from llm.eager_graphs import record_eagerly
-from watched_rounds import take_rounds, watch_rounds
+from watched_rounds import take_rounds, watch_resumed, watch_rounds
 
 from seesay import EngineConfig, GenerationConfig, Pipeline, Response, pipeline
 from seesay.engine.core.loading import start_speculation
@@ -79,7 +79,7 @@ def always_proposes(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_answers_are_the_same(setup: str, expected: dict[str, list[Any]], monkeypatch: pytest.MonkeyPatch) -> None:
     """Greedy and drawn answers in rounds, and others beside these, which are not; with chunks and preemption."""
     with load(**SETUPS[setup], speculative=NGRAM) as pipe:
-        steps = take_rounds(pipe, monkeypatch)
+        steps, resumed = take_rounds(pipe, monkeypatch), watch_resumed(monkeypatch)
         for name, config in CONFIGS.items():
             num_before = len(steps)
             assert ask(pipe, config) == expected[name], name
@@ -90,7 +90,7 @@ def test_answers_are_the_same(setup: str, expected: dict[str, list[Any]], monkey
             expected[name][index] for index, name in enumerate(("greedy", "drawn", "penalized"))
         ]
         stats = pipe.engine.stats()
-    assert max(steps) == len(PROMPTS) or setup == "tight"
+    assert max(steps) == max(resumed) == len(PROMPTS) or setup == "tight"
     assert stats.total_draft_tokens > stats.total_accepted_tokens > 200
 
 
@@ -98,7 +98,7 @@ def test_as_much_is_accepted_as_of_what_the_host_proposes(monkeypatch: pytest.Mo
     """Fails when acceptance falls unseen: of the same texts, as many tokens are proposed and accepted in rounds, but
     for the first and the last of an answer."""
     config = GenerationConfig(max_new_tokens=120, ignore_eos=True)
-    found = []
+    found, resumed = [], watch_resumed(monkeypatch)
     for in_rounds in (False, True):
         with load(speculative=NGRAM, async_scheduling=False) as pipe:
             steps = take_rounds(pipe, monkeypatch) if in_rounds else []
@@ -109,7 +109,7 @@ def test_as_much_is_accepted_as_of_what_the_host_proposes(monkeypatch: pytest.Mo
     (accepted, rejected, num_steps), (accepted_in_rounds, rejected_in_rounds, num_waits) = found
     assert accepted >= 0.7 * 120
     assert abs(accepted_in_rounds - accepted) <= 6 and abs(rejected_in_rounds - rejected) <= 8, found
-    assert num_waits <= 0.7 * num_steps, "the host waits for several rounds at once"
+    assert num_waits - len(resumed) <= 0.5 * num_steps, "the device waits for the host at few steps"
 
 
 def test_texts_that_repeat_nothing_take_no_rounds(monkeypatch: pytest.MonkeyPatch) -> None:

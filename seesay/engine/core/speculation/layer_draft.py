@@ -128,13 +128,17 @@ class LayerRounds:
         self._texts = {}
         num_rounds, num_proposed = self._rounds.find_room(len(sequences))
         num_drafts = num_rounds * (1 + num_proposed) - 1
-        if not num_rounds or min(map(_count_left, sequences)) < 2 * (1 + num_proposed):
+        if not num_rounds or max(map(_count_left, sequences)) < 2:
             return {}
         texts = self._draft.take_all(sequences, num_drafts)
         if len(texts) < len(sequences) or not all(self._draft.is_chained(text, num_proposed) for text in texts):
             return {}
         self._texts = {text.seq.seq_id: text for text in texts}
         return dict.fromkeys(self._texts, (UNPROPOSED,) * num_drafts)
+
+    def forget(self) -> None:
+        """See `ProposalRounds`."""
+        self._rounds.forget()
 
     def begin_rounds(self, seq_ids: Sequence_[int]) -> MissingTokens | None:
         """See `ChainSource`."""

@@ -79,7 +79,7 @@ class Speculation(Protocol):
         ...
 
     def forget(self) -> None:
-        """Keep nothing of sequences that have ended."""
+        """Keep nothing of sequences that have ended, and nothing that was computed ahead."""
         ...
 
     def is_wanted(self, num_rows: int) -> bool:
@@ -152,6 +152,8 @@ class TextSpeculation:
     def forget(self) -> None:
         """See `Speculation`."""
         self._answers.clear()
+        if self._rounds is not None:
+            self._rounds.forget()
 
     def is_wanted(self, num_rows: int) -> bool:
         """See `Speculation`."""
@@ -268,7 +270,9 @@ class ModelSpeculation:
             self.drop(seq_id)
 
     def forget(self) -> None:
-        """See `Speculation`: nothing is kept."""
+        """See `Speculation`."""
+        if self._draft is not None and self._draft.rounds is not None:
+            self._draft.rounds.forget()
 
     def is_wanted(self, num_rows: int) -> bool:
         """See `Speculation`."""

@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from seesay.llm.scheduling.sequence import Sequence
     from seesay.llm.scheduling.text_follower import TextFollower
 
-_LEAST_ROUNDS = 2
-"""With fewer, the host waits as often as without."""
-
 
 class TextRounds:
     """Has `rounds` of the model's runner propose from the texts that the host follows."""
@@ -36,16 +33,18 @@ class TextRounds:
         num_rounds, num_proposed = self._rounds.find_room(len(sequences))
         rows = dict[int, ExpectedRow]()
         for seq in sequences:
-            num_left = seq.params.max_new_tokens - seq.num_generated
             text = texts.get(seq.seq_id)
             has_text = text is not None and self._proposer.takes(text)
-            most = max(0, min(num_proposed, num_left // _LEAST_ROUNDS - 1)) if has_text else 0
-            rows[seq.seq_id] = ExpectedRow(most, text)
-            num_rounds = min(num_rounds, num_left // (1 + most))
-        if num_rounds < _LEAST_ROUNDS or not any(row.most for row in rows.values()):
+            rows[seq.seq_id] = ExpectedRow(num_proposed if has_text else 0, text)
+        num_left = max(seq.params.max_new_tokens - seq.num_generated for seq in sequences)
+        if not num_rounds or num_left < 2 or not any(row.most for row in rows.values()):
             return {}
         self._proposer.expect(rows, find_least_rates(num_proposed))
         return {seq_id: (UNPROPOSED,) * (num_rounds * (1 + row.most) - 1) for seq_id, row in rows.items()}
+
+    def forget(self) -> None:
+        """See `ProposalRounds`."""
+        self._rounds.forget()
 
     def drop(self, seq_id: int) -> None:
         """A sequence has ended."""

@@ -171,6 +171,10 @@ class ProposalChain:
         slots: npt.NDArray[np.int64] = self._rows.lend(owners, np.full(len(owners), 1 + num_lent))
         return slots.reshape(-1, 1 + num_lent)[:, 1:]
 
+    def lend_blocks(self, owners: torch.Tensor, lent: torch.Tensor) -> None:
+        """Let the slots that were lent to `owners` int64 [R], int64 [R, num_lent], have all blocks of these."""
+        self._rows.lend_blocks(owners.repeat_interleave(lent.shape[1]), lent.reshape(-1))
+
     def forget(self, owners: npt.NDArray[np.int64]) -> None:
         """The device has gone on with the sequences in `owners`: the host does not know how far."""
         self._rows.forget(owners)

@@ -59,6 +59,16 @@ class ChainProposer:
         self._num_tokens, self._chained = len(missing.states), None
         return np.full(num_rows, num_proposed)
 
+    def resume(self, step: StepRows) -> bool:
+        """See `RoundProposer`."""
+        assert self.source is not None
+        return self.source.begin_rounds([row.seq_id for row in step.rows]) is not None
+
+    def extend(self) -> None:
+        """See `RoundProposer`."""
+        if self._chained is not None:
+            self._chain.lend_blocks(*self._chained)
+
     def propose(self) -> torch.Tensor:
         """See `RoundProposer`."""
         return self._chain.compute(len(self._owners), self._num_tokens).T
@@ -73,7 +83,7 @@ class ChainProposer:
         self._num_tokens = num_rows * width
         self._chain.go_on(*self._chained, verified)
 
-    def end(self) -> None:
+    def forget(self) -> None:
         """See `RoundProposer`."""
         self._chain.forget(self._owners)
 

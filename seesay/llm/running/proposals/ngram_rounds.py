@@ -52,6 +52,7 @@ class NgramProposer:
         self._expected: Mapping[int, ExpectedRow] = {}
         self._least_rates: Sequence[float] = ()
         self._following: _Following | None = None
+        self._counts: Mapping[int, int] = {}  # of tokens in a round, by sequence id
         self._warm_up()
 
     def takes(self, text: FollowedText) -> bool:
@@ -99,7 +100,17 @@ class NgramProposer:
         there = upload(arrays, self._ids.device)
         self._ids.view(-1).index_copy_(0, there[0], there[1])
         self._following = _Following(self._ids, *there[2:], vocab_size=self._vocab_size)
+        self._counts = dict(zip(seq_ids, counts.tolist(), strict=True))
         return counts
+
+    def resume(self, step: StepRows) -> bool:
+        """See `RoundProposer`. Texts of further rows stay as they are on the device."""
+        seq_ids = {row.seq_id for row in step.rows}
+        most = {seq_id: row.most for seq_id, row in self._expected.items()}
+        return most.keys() == seq_ids and all(most[seq_id] >= self._counts[seq_id] for seq_id in seq_ids)
+
+    def extend(self) -> None:
+        """See `RoundProposer`: texts have all the room that they need."""
 
     def propose(self) -> torch.Tensor:
         """See `RoundProposer`."""
@@ -111,9 +122,8 @@ class NgramProposer:
         assert self._following is not None
         self._following.new = verified.tokens, verified.num_right + 1
 
-    def end(self) -> None:
+    def forget(self) -> None:
         """See `RoundProposer`. What the device added to texts comes from the host again."""
-        self._following = None
 
     def settle(self, seq_id: int, start: int, states: torch.Tensor) -> None:
         """See `RoundProposer`: nothing is kept."""

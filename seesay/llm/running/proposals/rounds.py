@@ -4,11 +4,15 @@ A round proposes tokens behind the last known one of each sequence, has the mode
 device those which the model chose itself; the next round begins behind these. Lengths, tokens and what proposes are
 advanced where they are, so that no round waits for the host. Only sequences of which the likeliest or a drawn token is
 wanted, and no more, take part: what they are proposed depends on no rule of the host.
+
+Behind a step's own rounds those of the next one are launched, so that the device has work while the host commits and
+plans. If that plan goes on with the same sequences, or some of them, it gets these rounds; otherwise they were for
+nothing: they have written to places that the sequences had reserved, and behind all that is known.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 from weakref import proxy
@@ -28,6 +32,8 @@ from seesay.llm.running.step_input import StepRows, arrange_rows
 
 if TYPE_CHECKING:
     from seesay.llm.running.decode_graphs import DecodeOutput
+    from seesay.llm.running.device_rows import DeviceRows
+    from seesay.llm.running.row_table import RowState
     from seesay.llm.running.runner import ModelRunner
 
 Counts = npt.NDArray[np.int64]
@@ -68,6 +74,15 @@ class RoundProposer(Protocol):
         `most` int64 [R]; None where it can propose nothing for them. Then it has changed nothing."""
         ...
 
+    def resume(self, step: StepRows) -> bool:
+        """Take the next step, whose rounds were launched behind those of the one before, of which it has all rows or
+        some. Returns false, and has changed nothing, if these are not the rows that it was asked to propose for."""
+        ...
+
+    def extend(self) -> None:
+        """The sequences have more blocks now, and further rounds follow."""
+        ...
+
     def propose(self) -> torch.Tensor:
         """Return what is proposed for each row, int64 [R, D] with the largest D of `begin`; -1 where nothing is."""
         ...
@@ -76,8 +91,8 @@ class RoundProposer(Protocol):
         """Take what the model made of what was proposed, before the next round."""
         ...
 
-    def end(self) -> None:
-        """The last round of the step was launched."""
+    def forget(self) -> None:
+        """Rounds were launched: the host does not know how far the device has gone on with the rows."""
         ...
 
     def settle(self, seq_id: int, start: int, states: torch.Tensor) -> None:
@@ -88,13 +103,15 @@ class RoundProposer(Protocol):
 
 class ProposalRounds:
     """Computes rows whose drafts are `UNPROPOSED`, over the graphs of `runner`, with what `proposer` proposes. A step
-    of up to `few_rows` has up to `num_rounds`, another one half as many, which take longer."""
+    of up to `few_rows` has up to `num_rounds`, another one half as many, which take longer: half of them are its own,
+    the others are launched ahead for the next one."""
 
     def __init__(self, runner: ModelRunner, proposer: RoundProposer, *, num_rounds: int, few_rows: int) -> None:
         assert not (runner.decoder.traits.has_states or runner.decoder.traits.attends_media)
         self._runner: ModelRunner = proxy(runner)  # which has these rounds: neither is to keep the other
         self._proposer = proposer
         self._num_rounds, self._few_rows = num_rounds, few_rows
+        self._ahead: _Launched | None = None
 
     def find_room(self, num_rows: int) -> RoundRoom:
         """Return the rounds of a step of `num_rows`: none where they are not possible."""
@@ -104,16 +121,23 @@ class ProposalRounds:
             return RoundRoom(0, 0)
         return RoundRoom(self._num_rounds if num_rows <= self._few_rows else self._num_rounds // 2, num_proposed)
 
+    def forget(self) -> None:
+        """Do not go on with what was launched ahead: the model computes something else from now on."""
+        self._ahead = None
+
     def launch(self, plan: StepPlan, launch_usually: Callable[[StepPlan], LaunchedStep]) -> LaunchedStep:
-        """Begin to compute a plan with `UNPROPOSED` drafts: in rounds, or without drafts if some row has other tokens
-        or an adapter."""
-        launched = self._launch_rounds(plan)
+        """Begin to compute a plan: in rounds, if its drafts are `UNPROPOSED`; without drafts, if some row has other
+        tokens or an adapter."""
+        ahead, self._ahead = self._ahead, None
+        if not plan.has_unproposed:
+            return launch_usually(plan)
+        launched = self._launch_rounds(plan, ahead)
         if launched is None:
             launched = launch_usually(plan.without_drafts())
             launched.drafted = {row.seq_id: DraftCounts(0, 0) for row in plan.rows if row.drafts}
         return launched
 
-    def _launch_rounds(self, plan: StepPlan) -> LaunchedStep | None:
+    def _launch_rounds(self, plan: StepPlan, ahead: _Launched | None) -> LaunchedStep | None:
         """Compute the rows of a plan in as many rounds as all of them have drafts for, if that is possible."""
         runner, room = self._runner, self.find_room(len(plan.rows))
         step = arrange_rows(plan.without_drafts(), runner.rows, {}, block_size=runner.block_size)
@@ -121,24 +145,47 @@ class ProposalRounds:
             return None
         num_drafts = {row.seq_id: len(row.drafts) for row in plan.rows}
         most = np.array([num_drafts[row.seq_id] for row in step.rows], dtype=np.int64)
+        if ahead is not None and (resumed := self._resume(ahead, step, most)) is not None:
+            return resumed
         counts = self._proposer.begin(step, np.minimum(most, room.num_proposed))
         if counts is None:
             return None
-        num_rounds = min(room.num_rounds, int(((1 + most) // (1 + counts)).min()))
-        return self._compute(step, counts, num_rounds)
+        num_rounds = min(room.num_rounds, _count_rounds(most, counts))
+        rounds = _Rounds(runner, self._proposer, step, counts)
+        num_own = min(-(-num_rounds // 2), int(-(-_count_left(step) // (1 + counts)).max()))
+        launched = rounds.run(num_own)
+        self._go_ahead(rounds, step, num_own, num_rounds - num_own)
+        return launched.take(step, np.arange(len(step.rows)), runner.dtype)
 
-    def _compute(self, step: StepRows, counts: Counts, num_rounds: int) -> LaunchedRounds:
-        rounds = _Rounds(self._runner, self._proposer, step, counts)
-        found = [rounds.run(is_last=number == num_rounds) for number in range(1, num_rounds + 1)]
-        rounds.end()
-        return LaunchedRounds(
-            step=step,
-            dtype=self._runner.dtype,
-            copy=HostCopy(*(torch.stack(parts) for parts in zip(*[each[:4] for each in found], strict=True))),
-            states=found[-1].states.clone(),
-            firsts=rounds.firsts,
-            proposer=self._proposer,
-        )
+    def _resume(self, ahead: _Launched, step: StepRows, most: Counts) -> LaunchedStep | None:
+        """Let a step have the rounds that were launched ahead, if they are its."""
+        rounds = ahead.rounds
+        found = rounds.find(step)
+        if found is None or _count_rounds(most, rounds.counts[found]) < ahead.num_rounds:
+            return None
+        if not self._proposer.resume(step):
+            return None
+        if len(found) == len(rounds.counts):  # the blocks of others may be somebody else's by now
+            num_more = min(ahead.num_rounds, _count_rounds(most, rounds.counts[found]) - ahead.num_rounds)
+            rounds.extend()
+            self._go_ahead(rounds, step, ahead.num_rounds, num_more)
+        return ahead.take(step, found, self._runner.dtype)
+
+    def _go_ahead(self, rounds: _Rounds, step: StepRows, num_own: int, num_more: int) -> None:
+        """Launch up to `num_more` rounds behind a step's `num_own`, unless these may bring all that is left."""
+        is_over = (_count_left(step) <= num_own * (1 + rounds.counts[rounds.find_all(step)])).all()
+        self._ahead = None if is_over or num_more <= 0 else rounds.run(num_more)
+
+
+def _count_rounds(most: Counts, counts: Counts) -> int:
+    """Return how many rounds all rows have drafts for, with `counts` of them in each."""
+    return int(((1 + most) // (1 + counts)).min())
+
+
+def _count_left(step: StepRows) -> Counts:
+    """Return how many tokens each row still wants, int64 [R]."""
+    wanted = (each.params.max_new_tokens + each.num_prompt_tokens - each.num_known for each in step.members)
+    return np.fromiter(wanted, np.int64, count=len(step.members))
 
 
 def _takes_rounds(step: StepRows) -> bool:
@@ -168,13 +215,16 @@ class _Round(NamedTuple):
 
 
 class _Rounds:
-    """The rounds of one step, all in slots that are its sequences' own or lent to them: those of each row one after
-    another, from `firsts` int64 [R] on."""
+    """Rounds of the rows of a step, all in slots that are its sequences' own or lent to them: those of each row one
+    after another, from `firsts` int64 [R] on. counts int64 [R]: tokens that are proposed for each. starts int64 [R]:
+    where each row goes on behind the rounds that the host has collected."""
 
     def __init__(self, runner: ModelRunner, proposer: RoundProposer, step: StepRows, counts: Counts) -> None:
         assert runner.graphs is not None
-        self._graphs, self._proposer, self._rows = runner.graphs, proposer, runner.device_rows
+        self._graphs, self.proposer, self._rows = runner.graphs, proposer, runner.device_rows
         rows, widths = self._rows, 1 + counts
+        self.counts, self.starts = counts, step.starts.copy()
+        self._places = {row.seq_id: index for index, row in enumerate(step.rows)}
         self._total = total = int(widths.sum())
         self.firsts: Counts = np.cumsum(widths) - widths
         self._slots = rows.lend(step.slots, widths)
@@ -190,64 +240,108 @@ class _Rounds:
         self._own, self._lent, self._owners, self._offsets, self._at, self._proposed_at = upload(
             [step.slots, self._slots[is_lent], owners[is_lent], offsets[is_lent], at, proposed_at], rows.numbers.device
         )
-        self._drawn = [index for index, member in enumerate(members) if member.params.is_drawn]
-        vocab_size, drawn = (
-            runner.decoder.traits.vocab_size,
-            [i for i, m in enumerate(step.members) if m.params.is_drawn],
-        )
-        self._num_ordered = count_drawn(step, drawn, vocab_size, runner.device) if drawn else 0
+        self._draws = _Draws.of(runner, step, members)
+        self._verified: VerifiedTokens | None = None
 
-    def run(self, *, is_last: bool) -> _Round:
-        """Propose, verify and count; and prepare the next round, unless it is the last one."""
-        proposed, state = self._proposer.propose(), self._rows.state
+    def find(self, step: StepRows) -> Counts | None:
+        """Return which of these rows a step has, int64 [R], if it has no others, and goes on where these do."""
+        if not all(row.seq_id in self._places for row in step.rows):
+            return None
+        found = self.find_all(step)
+        return found if np.array_equal(self.starts[found], step.starts) else None
+
+    def find_all(self, step: StepRows) -> Counts:
+        """Return which of these rows a step has, int64 [R]: it has no others."""
+        return np.fromiter((self._places[row.seq_id] for row in step.rows), np.int64, count=len(step.rows))
+
+    def extend(self) -> None:
+        """Let the rows have all blocks that their sequences have by now."""
+        self._rows.lend_blocks(self._own[self._owners], self._lent)
+        self.proposer.extend()
+
+    def run(self, num_rounds: int) -> _Launched:
+        """Launch further rounds."""
+        found = [self._run() for _ in range(num_rounds)]
+        self._rows.forget(self._slots)
+        self.proposer.forget()
+        copy = HostCopy(*(torch.stack(parts) for parts in zip(*[each[:4] for each in found], strict=True)))
+        return _Launched(self, num_rounds, copy, found[-1].states.clone())
+
+    def _run(self) -> _Round:
+        """Propose behind the round before, verify and count."""
+        if self._verified is not None:
+            self.proposer.go_on(self._verified)
+        proposed, state = self.proposer.propose(), self._rows.state
         ahead = state[self._own, LENGTH][self._owners] + self._offsets
         given = proposed.reshape(-1).index_select(0, self._proposed_at).clamp(min=0)
         state[:, TOKEN].index_copy_(0, self._lent, given)
         state[:, LENGTH].index_copy_(0, self._lent, ahead)
         output = self._graphs.replay(self._total)
-        tokens = self._choose(output)[self._at]
+        tokens = self._draws.choose(output, self._rows, self._total)[self._at]
         num_right = count_right(proposed, tokens)
         lasts = tokens.gather(1, num_right[:, None])[:, 0]
         places = state[self._own, LENGTH] - 1  # the graph has added one
         state[:, TOKEN].index_copy_(0, self._own, lasts)
         state[:, LENGTH].index_copy_(0, self._own, places + 1 + num_right)
-        if not is_last:
-            self._proposer.go_on(VerifiedTokens(tokens, num_right, lasts, places, output.states))
+        self._verified = VerifiedTokens(tokens, num_right, lasts, places, output.states)
         is_finite, num_proposed = output.best[self._at].isfinite(), (proposed >= 0).sum(dim=1)
         return _Round(tokens, is_finite, num_right, num_proposed, output.states)
 
-    def _choose(self, output: DecodeOutput) -> torch.Tensor:
+
+class _Draws(NamedTuple):
+    """The tokens of a round that are drawn, by their places, and from how many logits (see `count_drawn`)."""
+
+    drawn: list[int]
+    num_ordered: int
+
+    @classmethod
+    def of(cls, runner: ModelRunner, step: StepRows, members: Sequence[RowState]) -> _Draws:
+        rows = [index for index, member in enumerate(step.members) if member.params.is_drawn]
+        vocab_size = runner.decoder.traits.vocab_size
+        num_ordered = count_drawn(step, rows, vocab_size, runner.device) if rows else 0
+        return cls([index for index, member in enumerate(members) if member.params.is_drawn], num_ordered)
+
+    def choose(self, output: DecodeOutput, rows: DeviceRows, total: int) -> torch.Tensor:
         """Return the tokens that come behind those of a round, int64 [total]."""
-        if not self._drawn:
+        if not self.drawn:
             return output.token_ids
         token_ids = output.token_ids.clone()
-        draws = make_draws(self._rows, self._rows.slots[: self._total], self._drawn)
-        choose_drawn(output.logits, output.best, draws, token_ids, self._num_ordered)
+        draws = make_draws(rows, rows.slots[:total], self.drawn)
+        choose_drawn(output.logits, output.best, draws, token_ids, self.num_ordered)
         return token_ids
 
-    def end(self) -> None:
-        """Note that the host does not know any more what the device has of these sequences."""
-        self._rows.forget(self._slots)
-        self._proposer.end()
+
+class _Launched(NamedTuple):
+    """Rounds that were launched. copy: of int64 [rounds, R, D + 1], bool [rounds, R, D + 1], and two int64 [rounds, R],
+    the `_Round`s. states: of the last one, in which those of row i begin at `rounds.firsts[i]`."""
+
+    rounds: _Rounds
+    num_rounds: int
+    copy: HostCopy
+    states: torch.Tensor
+
+    def take(self, step: StepRows, found: Counts, dtype: torch.dtype) -> LaunchedRounds:
+        """Return them as those of a step whose rows are `found` among theirs."""
+        return LaunchedRounds(step=step, dtype=dtype, launched=self, found=found)
 
 
 @dataclass(slots=True, kw_only=True)
 class LaunchedRounds(LaunchedStep):
-    """A step of several rounds. copy: of int64 [rounds, R, D + 1], bool [rounds, R, D + 1], int64 [rounds, R] and int64
-    [rounds, R], the `_Round`s. states: of the last one, in which those of row i begin at `firsts[i]`."""
+    """A step of several rounds, whose rows are `found` int64 [R] among those of `launched`."""
 
-    copy: HostCopy
-    states: torch.Tensor
-    firsts: Counts
-    proposer: RoundProposer
+    launched: _Launched
+    found: Counts
 
     def collect(self) -> StepResult:
         """See `LaunchedStep`."""
-        tokens, is_finite, num_right, num_proposed = (part.numpy() for part in self.copy.wait())
-        num_rounds, _, width = tokens.shape
+        rounds, states = self.launched.rounds, self.launched.states
+        parts = (part.numpy()[:, self.found] for part in self.launched.copy.wait())
+        tokens, is_finite, num_right, num_proposed = parts
+        width = tokens.shape[2]
         sampled: dict[int, tuple[int, ...]] = {}
         errors: dict[int, RequestError] = {}
         drafted: dict[int, DraftCounts] = {}
+        left = _count_left(self.step)
         for index, (row, member) in enumerate(zip(self.step.rows, self.step.members, strict=True)):
             counts = num_right[:, index] + 1
             is_taken = np.arange(width) < counts[:, None]
@@ -256,12 +350,16 @@ class LaunchedRounds(LaunchedStep):
             if not num_good:
                 errors[row.seq_id] = make_not_finite_error("logits", self.dtype)
                 continue
+            is_wanted = counts.cumsum() - counts < left[index]
+            num_accepted = int(counts[is_wanted].sum() - is_wanted.sum())
             sampled[row.seq_id] = tuple(found[:num_good].tolist())  # what comes behind is computed again
-            drafted[row.seq_id] = DraftCounts(int(num_proposed[:, index].sum()), int(counts.sum()) - num_rounds)
+            drafted[row.seq_id] = DraftCounts(int(num_proposed[is_wanted, index].sum()), num_accepted)
             member.record(row.start + 1, sampled[row.seq_id])
             if num_good == len(found):
-                first, start = self.firsts[index], row.start + int(counts[:-1].sum())
-                self.proposer.settle(row.seq_id, start, self.states[first : first + int(counts[-1])])
+                place = self.found[index]
+                first, start = rounds.firsts[place], row.start + int(counts[:-1].sum())
+                rounds.starts[place] = row.start + len(found)
+                rounds.proposer.settle(row.seq_id, start, states[first : first + int(counts[-1])])
         return StepResult(
             token_ids=sampled,
             errors=errors,
