@@ -333,7 +333,7 @@ class LaunchedRounds(LaunchedStep):
     found: Counts
 
     def collect(self) -> StepResult:
-        """See `LaunchedStep`."""
+        """See `LaunchedStep`. What rounds take says nothing of how long a step of one does."""
         rounds, states = self.launched.rounds, self.launched.states
         parts = (part.numpy()[:, self.found] for part in self.launched.copy.wait())
         tokens, is_finite, num_right, num_proposed = parts
@@ -364,6 +364,5 @@ class LaunchedRounds(LaunchedStep):
             token_ids=sampled,
             errors=errors,
             not_finite=frozenset(errors),
-            seconds=None if self.stopwatch is None else self.stopwatch.seconds(),
             drafted=drafted,
         )
