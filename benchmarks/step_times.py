@@ -139,7 +139,7 @@ def get_ready(runner: ModelRunner, points: Sequence[Point]) -> list[Point]:
     block_bytes = bytes_per_block(runner.kv_layouts)
     most = int(CACHE_SHARE * measure_memory(runner.device).free_bytes / block_bytes)
     points = [point for point in points if point.num_blocks() <= most]
-    max_rows = max(point.num_rows + len(point.chunks()) for point in [*points, warm_point()])
+    max_rows = max(point.num_rows + len(point.chunks()) for point in points) + len(warm_point().chunks())
     session_len = max(max(point.context, point.start + point.max_chunk) for point in points)
     num_blocks = max(*(point.num_blocks() for point in points), NUM_WARM_STEPS * warm_point().num_blocks())
     runner.limits = RunnerLimits(
