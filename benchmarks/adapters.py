@@ -8,8 +8,8 @@ weights, which all have with scales of their own. *text*: requests per second of
 adapter i modulo the number; the best of `--rounds` rounds. *single*: milliseconds per token of one answer of 256
 tokens. `plain_…` are those of requests without an adapter, asked of the same engine in turns with the others, and
 `share` is the rate relative to theirs, by the best rounds; `paired_share` is the median of the rounds' own;
-`cpu_share` compares the CPU time of this process, which others on the machine change less. Number 0 is an engine that
-was made without adapters.
+`cpu_share` compares the CPU time of this process, which others on the machine change less. Nothing is found in the
+prefix cache. Number 0 is an engine that was made without adapters.
 
 With fewer slots (`--max-adapters`) than adapters, *cold_ms* is the median time of a first token whose adapter is in
 host memory only, *warm_ms* that of one whose adapter is in a slot, of prompts that no cache has; `--only-cold` leaves
@@ -168,7 +168,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             chosen = dict(list(written.items())[:number])
             options = {"adapters": chosen, "max_adapters": args.max_adapters} if number else {}
             note(f"{number} adapters: loading")
-            with open_pipeline(args.model, **options) as pipe:
+            with open_pipeline(args.model, enable_prefix_caching=False, **options) as pipe:
                 figures = {} if args.only_cold else measure(pipe, list(chosen), args.scale, args.rounds)
                 if 0 < args.max_adapters < number:
                     figures |= measure_cold(pipe, list(chosen), args.max_adapters)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from seesay.checkpoint.fields import check_fields, read_count, read_number
 from seesay.checkpoint.files import read_object
 from seesay.checkpoint.target_parameters import TargetParameters, split
-from seesay.checkpoint.tensors import PICKLE_SUFFIXES, StoredTensor, read_header, update_framed
+from seesay.checkpoint.tensors import PICKLE_SUFFIXES, StoredTensor, is_finite, read_header, update_framed
 from seesay.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -179,10 +179,11 @@ class AdapterFolder:
         return (int.from_bytes(digest.digest(), "little") >> (64 - _ID_BITS)) or 1
 
 
-def _bytes_of(tensor: torch.Tensor) -> bytes:
+def _bytes_of(tensor: torch.Tensor) -> memoryview:
     import torch
 
-    return tensor.contiguous().view(torch.uint8).numpy().tobytes()
+    data: memoryview = tensor.contiguous().view(-1).view(torch.uint8).numpy().data
+    return data
 
 
 def _read_config(path: Path) -> Mapping[str, Any]:
@@ -291,7 +292,7 @@ def _read_tensors(path: Path, stored: Mapping[str, StoredTensor]) -> Iterator[tu
         with safe_open(str(path / WEIGHTS_FILE), framework="pt", device="cpu") as reader:
             for name in stored:
                 tensor = reader.get_tensor(name)
-                if not tensor.isfinite().all():
+                if not is_finite(tensor):
                     raise CheckpointError(f"{path / WEIGHTS_FILE}: tensor {name!r} has numbers that are not finite")
                 yield name, tensor
     except (SafetensorError, OSError) as error:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from seesay.checkpoint import Checkpoint
 from seesay.checkpoint.adapter_folder import AdapterFolder, LowRank
+from seesay.checkpoint.tensors import is_finite
 from seesay.errors import CheckpointError
 from seesay.lite.methods.requantizing import check_parts, list_parts, requantize
 
@@ -285,7 +286,7 @@ def _cut(low_rank: LowRank, count: int) -> list[LowRank]:
 
 
 def check_finite(weight: Tensor, module: str) -> Tensor:
-    if not weight.isfinite().all():
+    if not is_finite(weight):
         raise CheckpointError(f"the adapter of {module!r} makes numbers that {weight.dtype} does not have")
     return weight
 

@@ -13,8 +13,5 @@ def test_shards_give_what_the_whole_gives(capsys: pytest.CaptureFixture[str]) ->
     sums, *steps = (json.loads(line.removeprefix("RESULT ")) for line in capsys.readouterr().out.splitlines())
     assert sums["sums"] > 2 and 0 < sums["largest_error"] < 1e-5 and sums["same_tokens"] == 70
     assert [step["rows"] for step in steps] == [1, 3]
-    assert all(
-        len(step["shard_ms"]) == 2
-        and 0 < step["ratio"] == pytest.approx(max(step["shard_ms"]) / step["whole_ms"], rel=1e-2)
-        for step in steps
-    )
+    for step in steps:
+        assert 0 < step["ratio"] == pytest.approx(step["shard_ms"] / step["whole_ms"], rel=1e-2)

@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 
 from seesay.checkpoint import adapter_folder
 from seesay.checkpoint.adapter_folder import AdapterFolder
+from seesay.checkpoint.tensors import is_finite
 from seesay.errors import CheckpointError
 
 CONFIG: dict[str, Any] = {"peft_type": "LORA", "r": 2, "lora_alpha": 6, "target_modules": ["q_proj"]}
@@ -173,3 +174,15 @@ def test_whole_weights_and_tables(tmp_path: Path) -> None:
     write(tmp_path / "b", {f"{head}.weight": whole}, modules_to_save=["lm_head"])
     assert AdapterFolder.find_rank(tmp_path / "b") == 1
     assert not AdapterFolder.load(tmp_path / "b", takes_saved=True).modules
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_one_number_that_is_not_finite_is_found(dtype: torch.dtype) -> None:
+    largest = torch.finfo(dtype).max
+    numbers = torch.tensor([0.0, -largest, largest, 1.0]).to(dtype).repeat(9, 5)
+    assert is_finite(numbers) and is_finite(numbers[:0])
+    for wrong in (float("nan"), float("inf"), float("-inf")):
+        for place in (0, 7, numbers.numel() - 1):
+            changed = numbers.clone()
+            changed.view(-1)[place] = wrong
+            assert not is_finite(changed), (wrong, place)

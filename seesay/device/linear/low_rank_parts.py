@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from seesay.checkpoint.adapter_folder import AdapterFolder, LowRank
 from seesay.checkpoint.parts import Source
+from seesay.checkpoint.tensors import is_finite
 from seesay.device.linear.linear import Linear
 from seesay.errors import CheckpointError
 
@@ -108,7 +109,7 @@ def check_sizes(folder: AdapterFolder, module: str, num_outputs: int, num_inputs
 def check_finite(folder: AdapterFolder, *factors: torch.Tensor) -> None:
     """Raise `CheckpointError` for factors with numbers that their type does not have."""
     for tensor in factors:
-        if not tensor.isfinite().all():
+        if not is_finite(tensor):
             name = str(tensor.dtype).removeprefix("torch.")
             raise CheckpointError(
                 f"{folder.path}: times its scale, its factors are too large for {name}: see lora_alpha"
