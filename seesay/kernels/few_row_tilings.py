@@ -78,8 +78,10 @@ def tile_few_rows(num_rows: int, num_outputs: int, size: int, is_gated: bool, ca
         return parted
     if num_outputs > 65536:
         tiling = Tiling(num_outputs=64, span=128, num_warps=4, num_stages=3 if num_rows <= 8 else 4)
+    elif num_rows <= 8 and not is_gated and size > 8192:
+        tiling = Tiling(num_outputs=16, span=512, num_warps=2, num_stages=4)
     elif num_rows <= 8:
-        tiling = Tiling(num_outputs=16, span=256, num_warps=1, num_stages=4)
+        tiling = Tiling(num_outputs=16, span=256, num_warps=1, num_stages=6 if num_outputs <= size else 4)
     elif is_gated:
         tiling = Tiling(num_outputs=32, span=128, num_warps=2, num_stages=5 if can_part and num_rows > 16 else 4)
     elif size > 8192:

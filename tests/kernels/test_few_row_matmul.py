@@ -120,6 +120,9 @@ def test_measured_shapes_have_the_tilings_that_were_fastest() -> None:
     assert tile_one_row(18944, 3584, True, 1) == Tiling(16, 256, 1, 5)
     assert tile_few_rows(8, 18944, 3584, True, True) == Tiling(16, 256, 1, 4)
     assert tile_few_rows(32, 18944, 3584, True, True) == Tiling(32, 128, 2, 5)
+    assert tile_few_rows(8, 4608, 3584, False, False) == Tiling(16, 256, 1, 4)
+    assert tile_few_rows(8, 3584, 3584, False, False) == Tiling(16, 256, 1, 6)
+    assert tile_few_rows(8, 3584, 18944, False, False) == Tiling(16, 512, 2, 4)
     down = Tiling(14, 128, num_stages=6, num_prefetched=2, **parted)
     assert tile_one_row(3584, 18944, False, 1) == tile_few_rows(8, 3584, 18944, False, True) == down
     assert tile_few_rows(8, 3584, 3584, False, True) == down

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from weakref import proxy
 
 import numpy as np
@@ -102,15 +102,14 @@ class RoundProposer(Protocol):
 
 
 class ProposalRounds:
-    """Computes rows whose drafts are `UNPROPOSED`, over the graphs of `runner`, with what `proposer` proposes. A step
-    of up to `few_rows` has up to `num_rounds`, another one half as many, which take longer: half of them are its own,
-    the others are launched ahead for the next one."""
+    """Computes rows whose drafts are `UNPROPOSED`, over the graphs of `runner`, with what `proposer` proposes. Up to
+    `num_rounds` are launched at a time: half of them are those of a step, the others of the next one."""
 
-    def __init__(self, runner: ModelRunner, proposer: RoundProposer, *, num_rounds: int, few_rows: int) -> None:
+    def __init__(self, runner: ModelRunner, proposer: RoundProposer, *, num_rounds: int) -> None:
         assert not (runner.decoder.traits.has_states or runner.decoder.traits.attends_media)
         self._runner: ModelRunner = proxy(runner)  # which has these rounds: neither is to keep the other
         self._proposer = proposer
-        self._num_rounds, self._few_rows = num_rounds, few_rows
+        self._num_rounds = num_rounds
         self._ahead: _Launched | None = None
 
     def find_room(self, num_rows: int) -> RoundRoom:
@@ -119,7 +118,7 @@ class ProposalRounds:
         most = 0 if graphs is None else min(graphs.most_tokens, self._runner.device_rows.num_lent)
         if not num_proposed or num_rows * (1 + num_proposed) > most:
             return RoundRoom(0, 0)
-        return RoundRoom(self._num_rounds if num_rows <= self._few_rows else self._num_rounds // 2, num_proposed)
+        return RoundRoom(self._num_rounds, num_proposed)
 
     def forget(self) -> None:
         """Do not go on with what was launched ahead: the model computes something else from now on."""
@@ -261,11 +260,13 @@ class _Rounds:
 
     def run(self, num_rounds: int) -> _Launched:
         """Launch further rounds."""
-        found = [self._run() for _ in range(num_rounds)]
+        copies = list[HostCopy]()
+        for _ in range(num_rounds):
+            *found, states = self._run()
+            copies.append(HostCopy(*found))
         self._rows.forget(self._slots)
         self.proposer.forget()
-        copy = HostCopy(*(torch.stack(parts) for parts in zip(*[each[:4] for each in found], strict=True)))
-        return _Launched(self, num_rounds, copy, found[-1].states.clone())
+        return _Launched(self, copies, states.clone())
 
     def _run(self) -> _Round:
         """Propose behind the round before, verify and count."""
@@ -312,13 +313,16 @@ class _Draws(NamedTuple):
 
 
 class _Launched(NamedTuple):
-    """Rounds that were launched. copy: of int64 [rounds, R, D + 1], bool [rounds, R, D + 1], and two int64 [rounds, R],
-    the `_Round`s. states: of the last one, in which those of row i begin at `rounds.firsts[i]`."""
+    """Rounds that were launched. copies: of each `_Round`, but for the states. states: of the last one, in which those
+    of row i begin at `rounds.firsts[i]`."""
 
     rounds: _Rounds
-    num_rounds: int
-    copy: HostCopy
+    copies: list[HostCopy]
     states: torch.Tensor
+
+    @property
+    def num_rounds(self) -> int:
+        return len(self.copies)
 
     def take(self, step: StepRows, found: Counts, dtype: torch.dtype) -> LaunchedRounds:
         """Return them as those of a step whose rows are `found` among theirs."""
@@ -335,13 +339,12 @@ class LaunchedRounds(LaunchedStep):
     def collect(self) -> StepResult:
         """See `LaunchedStep`. What rounds take says nothing of how long a step of one does."""
         rounds, states = self.launched.rounds, self.launched.states
-        parts = (part.numpy()[:, self.found] for part in self.launched.copy.wait())
-        tokens, is_finite, num_right, num_proposed = parts
-        width = tokens.shape[2]
+        left = _count_left(self.step)
+        tokens, is_finite, num_right, num_proposed = self._wait(left)
+        width, is_whole = tokens.shape[2], len(tokens) == self.launched.num_rounds
         sampled: dict[int, tuple[int, ...]] = {}
         errors: dict[int, RequestError] = {}
         drafted: dict[int, DraftCounts] = {}
-        left = _count_left(self.step)
         for index, (row, member) in enumerate(zip(self.step.rows, self.step.members, strict=True)):
             counts = num_right[:, index] + 1
             is_taken = np.arange(width) < counts[:, None]
@@ -350,12 +353,12 @@ class LaunchedRounds(LaunchedStep):
             if not num_good:
                 errors[row.seq_id] = make_not_finite_error("logits", self.dtype)
                 continue
-            is_wanted = counts.cumsum() - counts < left[index]
-            num_accepted = int(counts[is_wanted].sum() - is_wanted.sum())
+            wanted = np.maximum(left[index] - 1 - (counts.cumsum() - counts), 0)
+            num_drafts = int(np.minimum(num_proposed[:, index], wanted).sum())
+            drafted[row.seq_id] = DraftCounts(num_drafts, int(np.minimum(counts - 1, wanted).sum()))
             sampled[row.seq_id] = tuple(found[:num_good].tolist())  # what comes behind is computed again
-            drafted[row.seq_id] = DraftCounts(int(num_proposed[is_wanted, index].sum()), num_accepted)
             member.record(row.start + 1, sampled[row.seq_id])
-            if num_good == len(found):
+            if is_whole and num_good == len(found):
                 place = self.found[index]
                 first, start = rounds.firsts[place], row.start + int(counts[:-1].sum())
                 rounds.starts[place] = row.start + len(found)
@@ -366,3 +369,14 @@ class LaunchedRounds(LaunchedStep):
             not_finite=frozenset(errors),
             drafted=drafted,
         )
+
+    def _wait(self, left: Counts) -> list[npt.NDArray[Any]]:
+        """Wait for the rounds until all rows have the tokens that are `left`. Returns the `_Round`s of the rows, each
+        field in one array, without the states."""
+        found = list[list[npt.NDArray[Any]]]()
+        for copy in self.launched.copies:
+            found.append([part.numpy()[self.found] for part in copy.wait()])
+            left = left - 1 - found[-1][2]
+            if (left <= 0).all():
+                break
+        return [np.stack(parts) for parts in zip(*found, strict=True)]
