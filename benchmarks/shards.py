@@ -8,9 +8,9 @@ shards' sums are made by hand: their summands go through the host and are added 
 ‖logits - whole's‖ / ‖whole's‖ of a rank, how many sums each rank took part in, and how many of its tokens are the
 likeliest ones of the whole.
 
-*step*: milliseconds of a decode step with so many rows of `--context` tokens each, by CUDA graphs and in the model's
-own type, of the whole and of the first shard alone, which samples for all, without what it would exchange: the median
-of `--rounds`, measured as step_times.py does.
+*step*: milliseconds of a decode step with so many rows of about `--context` tokens each, by CUDA graphs and in the
+model's own type, of the whole and of the first shard alone, which samples for all, without what it would exchange: the
+median of `--rounds` times 32 steps, each of which is launched before the one before has ended.
 """
 
 from __future__ import annotations
@@ -19,27 +19,32 @@ import argparse
 import statistics
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
 from h200 import report
-from step_times import BLOCK_SIZE, WARM_TOKENS, Point, Stopwatch, get_ready
+from step_times import BLOCK_SIZE, WARM_TOKENS, Point, Prepared, Stopwatch, get_ready
 from torch import distributed
 from torch.multiprocessing.spawn import spawn
 
 from seesay.checkpoint import resolve_checkpoint
 from seesay.config import EngineConfig
 from seesay.device.ranks import ALONE, Place, Ranks
+from seesay.device.streams import Stopwatch as GpuStopwatch
 from seesay.engine.core.loading.resolved_config import resolve
 from seesay.engine.core.loading.runner_loading import load_runner
 from seesay.engine.opened_model import open_model
 from seesay.llm.memory.kv_cache import KVCache
 from seesay.llm.models.decoder import ModelInput
 from seesay.llm.ops import RowLayout
+from seesay.llm.plans.step_plan import BegunSequence, StepPlan
 from seesay.llm.running.runner import ModelRunner
 
+NUM_STEPS = 32
+"""Decode steps that are timed together."""
 WHOLE = -1
 """Names the process that computes all, where others have the number of their rank."""
 
@@ -196,15 +201,48 @@ def time_steps(_: int, options: Options, index: int) -> None:
     """Leave the milliseconds of each number of rows in a file."""
     place = place_of(index, options)
     runner = load(options, None if index == WHOLE else NoExchange(place), "auto")
-    points = [Point(num_rows, options.context) for num_rows in options.num_rows]
+    points = [Point(num_rows, options.context + NUM_STEPS) for num_rows in options.num_rows]
     if get_ready(runner, points) != points:
         raise SystemExit(f"there is no room for {max(options.num_rows)} rows of {options.context} tokens")
-    stopwatch, found = Stopwatch(runner), []
+    found = []
     for point in points:
-        step = stopwatch.prepare(point)
-        stopwatch.time_step(step)
-        found.append(statistics.median(stopwatch.time_step(step)[0] for _ in range(options.rounds)))
+        step = Stopwatch(runner).prepare(point)
+        times = [time_in_turn(runner, step) for _ in range(1 + options.rounds)]
+        found.append(statistics.median(times[1:]))
     torch.save(found, file_of(index, options))
+
+
+def time_in_turn(runner: ModelRunner, prepared: Prepared) -> float:
+    """Return the milliseconds of a step, of `NUM_STEPS` whose last one is the prepared one. Only the first of their
+    tokens are known to the host."""
+    rows = prepared.plan.rows
+    starts = {row.seq_id: row.start - NUM_STEPS + 1 for row in rows}
+    begun = tuple(shorten(one, 1 + starts[one.seq_id]) for one in prepared.begin.begun)
+    runner.apply(replace(prepared.begin, begun=begun))
+    stopwatch, before = GpuStopwatch(runner.stream), None
+    for number in range(NUM_STEPS):
+        plan = StepPlan(rows=tuple(row._replace(start=starts[row.seq_id] + number) for row in rows))
+        launched = runner.launch(plan, {})
+        runner.sample(launched)
+        if before is not None:
+            runner.collect(before)
+        before = launched
+    stopwatch.stop()
+    runner.collect(launched)
+    runner.apply(prepared.end)
+    return 1e3 * stopwatch.seconds() / NUM_STEPS
+
+
+def shorten(begun: BegunSequence, num_tokens: int) -> BegunSequence:
+    """Return a sequence with the first tokens of its prompt."""
+    return replace(
+        begun,
+        token_ids=begun.token_ids[:num_tokens],
+        positions=begun.positions[..., :num_tokens],
+        num_prompt_tokens=num_tokens,
+        next_position=num_tokens,
+        params=replace(begun.params, max_new_tokens=NUM_STEPS),
+    )
 
 
 def measure_steps(options: Options) -> None:
