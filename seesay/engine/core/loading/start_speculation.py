@@ -30,9 +30,10 @@ MOST_VERIFIED = 128
 """Most tokens of a step in which proposed tokens are computed: on a large GPU, more of them take longer."""
 _LEAST_SAVED = 0.25
 """Steps that rows must be expected to save, each, by proposed tokens: the next step is not launched meanwhile."""
-_NUM_ROUNDS = 8
-"""Rounds of a layer's proposals that are launched at a time. Requests that come meanwhile wait for all."""
-_NUM_TEXT_ROUNDS = 4
+_NUM_ROUNDS, _FEW_ROWS = 8, 4
+"""Rounds of a layer's proposals that are launched at a time for a few rows; for others half as many. Requests that come
+meanwhile wait for all."""
+_NUM_TEXT_ROUNDS, _FEW_TEXT_ROWS = 4, 8
 """The same of texts: more tokens of a round are right, and the host waits for as many rarely enough."""
 _MOST_TEXT_TOKENS = 1 << 16
 """Tokens of a text on the device, 256 KiB: most of a prompt that are followed, of earlier answers, and an answer."""
@@ -89,7 +90,7 @@ def make_text_rounds(config: EngineConfig, runner: ModelRunner, *, vocab_size: i
         most_tokens=MOST_VERIFIED,
         vocab_size=vocab_size,
     )
-    runner.rounds = ProposalRounds(runner, proposer, num_rounds=_NUM_TEXT_ROUNDS)
+    runner.rounds = ProposalRounds(runner, proposer, num_rounds=_NUM_TEXT_ROUNDS, few_rows=_FEW_TEXT_ROWS)
     return TextRounds(runner.rounds, proposer)
 
 
@@ -165,7 +166,7 @@ def _load_layer(
     if main.decoder.traits.has_states or main.decoder.traits.attends_media:
         return LayerDraft(runner, decoder, states, chain)
     proposer = ChainProposer(chain)
-    main.rounds = ProposalRounds(main, proposer, num_rounds=_NUM_ROUNDS)
+    main.rounds = ProposalRounds(main, proposer, num_rounds=_NUM_ROUNDS, few_rows=_FEW_ROWS)
     draft = LayerDraft(runner, decoder, states, chain, main.rounds)
     proposer.source = draft.rounds
     return draft

@@ -102,14 +102,17 @@ class RoundProposer(Protocol):
 
 
 class ProposalRounds:
-    """Computes rows whose drafts are `UNPROPOSED`, over the graphs of `runner`, with what `proposer` proposes. Up to
-    `num_rounds` are launched at a time: half of them are those of a step, the others of the next one."""
+    """Computes rows whose drafts are `UNPROPOSED`, over the graphs of `runner`, with what `proposer` proposes.
 
-    def __init__(self, runner: ModelRunner, proposer: RoundProposer, *, num_rounds: int) -> None:
+    Up to `num_rounds` are launched at a time, half as many for more than `few_rows` rows, which do not end in the same
+    round: half of them are those of a step, the others of the next one.
+    """
+
+    def __init__(self, runner: ModelRunner, proposer: RoundProposer, *, num_rounds: int, few_rows: int) -> None:
         assert not (runner.decoder.traits.has_states or runner.decoder.traits.attends_media)
         self._runner: ModelRunner = proxy(runner)  # which has these rounds: neither is to keep the other
         self._proposer = proposer
-        self._num_rounds = num_rounds
+        self._num_rounds, self._few_rows = num_rounds, few_rows
         self._ahead: _Launched | None = None
 
     def find_room(self, num_rows: int) -> RoundRoom:
@@ -118,7 +121,7 @@ class ProposalRounds:
         most = 0 if graphs is None else min(graphs.most_tokens, self._runner.device_rows.num_lent)
         if not num_proposed or num_rows * (1 + num_proposed) > most:
             return RoundRoom(0, 0)
-        return RoundRoom(self._num_rounds, num_proposed)
+        return RoundRoom(self._num_rounds if num_rows <= self._few_rows else self._num_rounds // 2, num_proposed)
 
     def forget(self) -> None:
         """Do not go on with what was launched ahead: the model computes something else from now on."""
