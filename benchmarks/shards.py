@@ -8,9 +8,9 @@ shards' sums are made by hand: their summands go through the host and are added 
 ‖logits - whole's‖ / ‖whole's‖ of a rank, how many sums each rank took part in, and how many of its tokens are the
 likeliest ones of the whole.
 
-*step*: milliseconds of a decode step with so many rows of about `--context` tokens each, by CUDA graphs and in the
-model's own type, of the whole and of the first shard alone, which samples for all, without what it would exchange: the
-median of `--rounds` times 32 steps, each of which is launched before the one before has ended.
+*step*: milliseconds of a decode step with so many rows of about `--context` tokens each, in the model's own type, of
+the whole and of the first shard alone, without what it would exchange: the median of `--rounds` times 32 steps. On a
+GPU those are replays of their graph, one behind the other, so that the host is not measured.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -34,17 +35,17 @@ from seesay.checkpoint import resolve_checkpoint
 from seesay.config import EngineConfig
 from seesay.device.ranks import ALONE, Place, Ranks
 from seesay.device.streams import Stopwatch as GpuStopwatch
+from seesay.device.streams import on_stream
 from seesay.engine.core.loading.resolved_config import resolve
 from seesay.engine.core.loading.runner_loading import load_runner
 from seesay.engine.opened_model import open_model
 from seesay.llm.memory.kv_cache import KVCache
 from seesay.llm.models.decoder import ModelInput
 from seesay.llm.ops import RowLayout
-from seesay.llm.plans.step_plan import BegunSequence, StepPlan
 from seesay.llm.running.runner import ModelRunner
 
 NUM_STEPS = 32
-"""Decode steps that are timed together."""
+"""Decode steps that are timed together on a GPU."""
 WHOLE = -1
 """Names the process that computes all, where others have the number of their rank."""
 
@@ -206,43 +207,51 @@ def time_steps(_: int, options: Options, index: int) -> None:
         raise SystemExit(f"there is no room for {max(options.num_rows)} rows of {options.context} tokens")
     found = []
     for point in points:
-        step = Stopwatch(runner).prepare(point)
+        step = shorten(Stopwatch(runner).prepare(point))
         times = [time_in_turn(runner, step) for _ in range(1 + options.rounds)]
         found.append(statistics.median(times[1:]))
     torch.save(found, file_of(index, options))
 
 
 def time_in_turn(runner: ModelRunner, prepared: Prepared) -> float:
-    """Return the milliseconds of a step, of `NUM_STEPS` whose last one is the prepared one. Only the first of their
-    tokens are known to the host."""
-    rows = prepared.plan.rows
-    starts = {row.seq_id: row.start - NUM_STEPS + 1 for row in rows}
-    begun = tuple(shorten(one, 1 + starts[one.seq_id]) for one in prepared.begin.begun)
-    runner.apply(replace(prepared.begin, begun=begun))
-    stopwatch, before = GpuStopwatch(runner.stream), None
-    for number in range(NUM_STEPS):
-        plan = StepPlan(rows=tuple(row._replace(start=starts[row.seq_id] + number) for row in rows))
-        launched = runner.launch(plan, {})
+    """Return the milliseconds of a step, of `NUM_STEPS` that are like the prepared one, each a token longer."""
+    runner.apply(prepared.begin)
+    if runner.graphs is None:
+        started_s = time.perf_counter()
+        launched = runner.launch(prepared.plan, {})
         runner.sample(launched)
-        if before is not None:
-            runner.collect(before)
-        before = launched
-    stopwatch.stop()
-    runner.collect(launched)
+        runner.collect(launched)
+        found_s = time.perf_counter() - started_s
+    else:
+        launched = runner.launch(prepared.plan, {})  # which brings the rows to the device
+        runner.sample(launched)
+        runner.collect(launched)
+        with torch.inference_mode(), on_stream(runner.stream):
+            stopwatch = GpuStopwatch(runner.stream)
+            for _ in range(NUM_STEPS):
+                runner.graphs.replay(len(prepared.plan.rows))
+            stopwatch.stop()
+        found_s = stopwatch.seconds() / NUM_STEPS
+        runner.device_rows.forget(np.arange(runner.device_rows.num_slots))
     runner.apply(prepared.end)
-    return 1e3 * stopwatch.seconds() / NUM_STEPS
+    return 1e3 * found_s
 
 
-def shorten(begun: BegunSequence, num_tokens: int) -> BegunSequence:
-    """Return a sequence with the first tokens of its prompt."""
-    return replace(
-        begun,
-        token_ids=begun.token_ids[:num_tokens],
-        positions=begun.positions[..., :num_tokens],
-        num_prompt_tokens=num_tokens,
-        next_position=num_tokens,
-        params=replace(begun.params, max_new_tokens=NUM_STEPS),
+def shorten(prepared: Prepared) -> Prepared:
+    """Return a step whose rows have `NUM_STEPS` tokens less than they have blocks for."""
+    starts = {row.seq_id: row.start - NUM_STEPS for row in prepared.plan.rows}
+    begun = tuple(
+        replace(
+            one,
+            token_ids=one.token_ids[: starts[one.seq_id] + 1],
+            positions=one.positions[..., : starts[one.seq_id] + 1],
+            num_prompt_tokens=starts[one.seq_id] + 1,
+            next_position=starts[one.seq_id] + 1,
+        )
+        for one in prepared.begin.begun
     )
+    rows = tuple(row._replace(start=starts[row.seq_id]) for row in prepared.plan.rows)
+    return Prepared(replace(prepared.begin, begun=begun), replace(prepared.plan, rows=rows), prepared.end)
 
 
 def measure_steps(options: Options) -> None:

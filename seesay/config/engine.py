@@ -100,7 +100,8 @@ class EngineConfig:
     deterministic: compute the same bits of logits, tokens and log-probabilities, whatever the batch, the order, chunks
         of prompts, hits in the caches and preemption; steps take longer. Not with `tp`, `pp` or adapters. See
         docs/deterministic.md.
-    speculative: propose tokens, and compute several of them in one step; None proposes none. Answers are the same. See
+    speculative: propose tokens, and compute several of them in one step; None: by `ngram` where CUDA graphs of one GPU
+        compute the steps, else none. Answers are the same. See
         docs/speculation.md.
     record: a file to which each request that was computed is appended, with its answer, as a line that `seesay replay`
         repeats. Prompts and answers are in it as token ids. See docs/replay.md.

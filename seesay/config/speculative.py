@@ -11,9 +11,6 @@ from seesay.errors import ConfigError
 
 MAX_TOKENS = 15
 """Most tokens that are proposed at a time."""
-ON_BY_DEFAULT = True
-"""Whether 'ngram' proposes tokens where `EngineConfig.speculative` is None, on GPUs where that was measured to cost
-nothing (see `with_default_speculation`)."""
 _OTHER_METHODS = (
     "eagle",
     "deepseek_mtp",

@@ -337,16 +337,14 @@ def test_wrong_options_are_refused_by_name(options: dict[str, Any], text: str) -
         ({"tp": 2}, False),
         ({"has_states": True}, False),
         ({"on_gpu": False}, False),
-        ({"switch": False}, False),
     ],
     ids=str,
 )
 def test_texts_propose_by_default_where_that_costs_nothing(
     changes: dict[str, Any], is_on: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once the switch is on: on GPUs whose graphs compute steps with proposals, unless options say otherwise."""
+    """On GPUs whose graphs compute steps with proposals, unless options say otherwise."""
     on_gpu, has_states = changes.pop("on_gpu", True), changes.pop("has_states", False)
-    monkeypatch.setattr(start_speculation, "ON_BY_DEFAULT", changes.pop("switch", True))
     monkeypatch.setattr(start_speculation, "has_graphs", lambda _: on_gpu)
     limits = RunnerLimits(max_batch_size=4, max_step_tokens=64, session_len=200, block_size=16)
     traits = SimpleNamespace(has_graphs=True, has_states=has_states)
@@ -356,8 +354,7 @@ def test_texts_propose_by_default_where_that_costs_nothing(
     assert runner.limits.max_verified_tokens == (start_speculation.MOST_VERIFIED if is_on else 0)
 
 
-def test_options_that_are_given_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(start_speculation, "ON_BY_DEFAULT", True)
+def test_options_that_are_given_stay_as_they_are() -> None:
     given = EngineConfig(speculative={"num_speculative_tokens": 3})
     assert start_speculation.with_default_speculation(given, cast(Any, None)) is given
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from seesay.config import SpeculativeConfig
-from seesay.config.speculative import ON_BY_DEFAULT
 from seesay.device.backends import has_graphs
 from seesay.engine.core.speculation.draft_model import DraftModel
 from seesay.engine.core.speculation.layer_draft import LayerDraft
@@ -50,7 +49,7 @@ _KEPT_STATES_BYTES = 512 << 20
 def with_default_speculation(config: EngineConfig, runner: ModelRunner) -> EngineConfig:
     """Return the options with those of speculation that are taken where a user chose none: `ngram` where graphs compute
     the steps of `runner`, with proposals, too. Its limits, for which nothing is allocated yet, become those."""
-    if config.speculative is not None or not ON_BY_DEFAULT or config.num_ranks > 1 or config.eager_mode:
+    if config.speculative is not None or config.num_ranks > 1 or config.eager_mode:
         return config
     traits = runner.decoder.traits
     if traits.has_states or not (traits.has_graphs and has_graphs(runner.device)):
