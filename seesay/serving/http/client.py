@@ -20,6 +20,8 @@ _CONNECT_S = 5.0
 _IDLE_S = 4.0
 """uvicorn closes a connection that was idle for 5 s."""
 _MAX_HEADER_BYTES = 64 << 10
+_AT_ONCE_BYTES = 64 << 10
+"""Up to so many bytes of a body are written in one piece; of more, aiohttp would copy and write all at once, too."""
 
 
 def open_client() -> aiohttp.ClientSession:
@@ -47,7 +49,7 @@ def request(
         decoded = [(name.decode(), value.decode()) for name, value in headers]
     except UnicodeDecodeError:
         raise bad_request("the headers must be UTF-8") from None
-    data = io.BytesIO(body) if body else None  # bytes would be written in one piece, however many they are
+    data = io.BytesIO(body) if len(body) > _AT_ONCE_BYTES else body or None
     return client.request(method, URL(url, encoded=True), headers=decoded, data=data, allow_redirects=False)
 
 

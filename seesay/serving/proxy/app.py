@@ -12,13 +12,18 @@ from typing import Annotated, Any
 from fastapi import FastAPI, Query
 from prometheus_client import CollectorRegistry, generate_latest
 from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from seesay.serving.app import add_error_handlers, close_tracing, make_layers
 from seesay.serving.docs_page import add_docs_page
 from seesay.serving.errors import ApiError
 from seesay.serving.http.client import fetch
+from seesay.serving.http.context import make_error_response
 from seesay.serving.http.listener import read_url
 from seesay.serving.operating.models import merge_pages
 from seesay.serving.operating.probes import make_ping_router
@@ -87,7 +92,7 @@ def create_proxy_app(settings: ServerSettings, nodes: Nodes, *, gather_figures: 
         version=__version__,
         docs_url=None,
         redoc_url=None,
-        middleware=make_layers(distributor),
+        middleware=[*make_layers(distributor), Middleware(_Dispatch, distributor=distributor)],
     )
     app.state.server = distributor
     add_docs_page(app)
@@ -96,8 +101,31 @@ def create_proxy_app(settings: ServerSettings, nodes: Nodes, *, gather_figures: 
     _add_node_routes(app, nodes)
     _add_operating_routes(app, distributor, gather_figures)
     _add_routes_of_all(app, distributor)
-    app.mount("/", distributor)
     return app
+
+
+class _Dispatch:
+    """Passes requests that are not for a route of the app to the distributor, past the app's routing and what it wraps
+    around that, which took an eighth of the time of such a request."""
+
+    def __init__(self, app: ASGIApp, *, distributor: Distributor) -> None:
+        self._app, self._distributor = app, distributor
+        self._own = frozenset[tuple[str, str]]()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._own = self._own or frozenset(
+            (route.path, method)
+            for route in scope["app"].routes
+            if isinstance(route, Route)
+            for method in route.methods or ()
+        )
+        if scope["type"] != "http" or (scope["path"], scope["method"]) in self._own:
+            await self._app(scope, receive, send)
+            return
+        try:
+            await self._distributor(scope, receive, send)
+        except HTTPException as error:
+            await make_error_response(scope, error, self._distributor.envelopes)(scope, receive, send)
 
 
 def _add_node_routes(app: FastAPI, nodes: Nodes) -> None:

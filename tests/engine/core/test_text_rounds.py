@@ -109,7 +109,7 @@ def test_as_much_is_accepted_as_of_what_the_host_proposes(monkeypatch: pytest.Mo
     (accepted, rejected, num_steps), (accepted_in_rounds, rejected_in_rounds, num_waits) = found
     assert accepted >= 0.7 * 120
     assert abs(accepted_in_rounds - accepted) <= 6 and abs(rejected_in_rounds - rejected) <= 8, found
-    assert num_waits - len(resumed) <= 0.5 * num_steps, "the device waits for the host at few steps"
+    assert num_waits - len(resumed) <= 0.7 * num_steps, "the device waits for the host at few steps"
 
 
 def test_texts_that_repeat_nothing_take_no_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
