@@ -163,11 +163,6 @@ class DeviceRows:
         self.lengths[lent] = self.token_places[lent] = -1
         return found
 
-    def lend_blocks(self, owners: torch.Tensor, lent: torch.Tensor) -> None:
-        """Let lent slots int64 [N] have all blocks that the sequences in `owners` int64 [N] have by now."""
-        self._send([])
-        self.block_table.index_copy_(0, lent, self.block_table.index_select(0, owners))
-
     def forget(self, slots: npt.NDArray[np.int64]) -> None:
         """The device changes what it has of these slots, and which ones a graph computes: the host knows neither."""
         self.lengths[slots] = self.token_places[slots] = -1
@@ -224,6 +219,12 @@ class DeviceRows:
             self.block_table.view(-1).index_copy_(0, there[2], there[3])
         self._new_words.clear()  # not before: the copy may have failed
         self._new_blocks.clear()
+
+
+def lend_blocks(rows: DeviceRows, owners: torch.Tensor, lent: torch.Tensor) -> None:
+    """Let lent slots int64 [N] have all blocks that the sequences in `owners` int64 [N] have by now."""
+    rows._send([])
+    rows.block_table.index_copy_(0, lent, rows.block_table.index_select(0, owners))
 
 
 @overload

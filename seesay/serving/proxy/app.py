@@ -16,11 +16,10 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from seesay.serving.app import add_error_handlers, close_tracing, make_layers
-from seesay.serving.docs_page import add_docs_page
+from seesay.serving.docs_page import DOCS_PATHS, SIMPLE_DOCUMENT, add_docs_page
 from seesay.serving.errors import ApiError
 from seesay.serving.http.client import fetch
 from seesay.serving.http.context import make_error_response
@@ -39,6 +38,9 @@ from seesay.serving.traffic.metrics import CONTENT_TYPE
 from seesay.version import __version__
 
 _TO_ALL = (ADMIN_PATHS - {"/terminate"}) | {"/reset_caches", "/flush_cache"}
+_READ = DOCS_PATHS | {SIMPLE_DOCUMENT, "/health", "/ready", "/live", "/ping", "/metrics", "/v1/models"}
+_OWN = frozenset(("GET", path) for path in _READ) | frozenset(("POST", path) for path in {*_TO_ALL, "/terminate"})
+"""The app's routes, beside those about nodes."""
 
 GatherFigures = Callable[[], Awaitable[Sequence[Sequence[Family]]]]
 """Reads the nodes' metrics, for the one page of `--dp`."""
@@ -110,16 +112,10 @@ class _Dispatch:
 
     def __init__(self, app: ASGIApp, *, distributor: Distributor) -> None:
         self._app, self._distributor = app, distributor
-        self._own = frozenset[tuple[str, str]]()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self._own = self._own or frozenset(
-            (route.path, method)
-            for route in scope["app"].routes
-            if isinstance(route, Route)
-            for method in route.methods or ()
-        )
-        if scope["type"] != "http" or (scope["path"], scope["method"]) in self._own:
+        path = scope.get("path", "")
+        if scope["type"] != "http" or (scope["method"], path) in _OWN or path.startswith("/nodes/"):
             await self._app(scope, receive, send)
             return
         try:

@@ -18,7 +18,7 @@ from seesay.device.streams import GraphRecorder, on_stream
 from seesay.device.transfers import HostCopy, upload
 from seesay.llm.ops import RowLayout
 from seesay.llm.running.decode_graphs import make_decode_input
-from seesay.llm.running.device_rows import LENGTH, TOKEN, DecodeInput, begin_decode
+from seesay.llm.running.device_rows import LENGTH, TOKEN, DecodeInput, begin_decode, lend_blocks
 from seesay.llm.running.step_sizes import fill_up, row_sizes
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ class ProposalChain:
 
     def lend_blocks(self, owners: torch.Tensor, lent: torch.Tensor) -> None:
         """Let the slots that were lent to `owners` int64 [R], int64 [R, num_lent], have all blocks of these."""
-        self._rows.lend_blocks(owners.repeat_interleave(lent.shape[1]), lent.reshape(-1))
+        lend_blocks(self._rows, owners.repeat_interleave(lent.shape[1]), lent.reshape(-1))
 
     def forget(self, owners: npt.NDArray[np.int64]) -> None:
         """The device has gone on with the sequences in `owners`: the host does not know how far."""

@@ -15,6 +15,7 @@ import torch
 from seesay.device.transfers import upload
 from seesay.llm.plans.step_plan import MAX_DRAFTS
 from seesay.llm.running.proposals.followed_texts import NUM_FIELDS, follow_texts
+from seesay.llm.running.proposals.rounds import RoundProposer
 
 if TYPE_CHECKING:
     from seesay.llm.plans.followed_text import FollowedText
@@ -38,7 +39,7 @@ class _StoredText:
     num_sent: int = 0
 
 
-class NgramProposer:
+class NgramProposer(RoundProposer):
     """A `RoundProposer`. Keeps up to `num_texts` texts of up to `width` tokens on `device`, as many as a step has rows.
     Up to `most` tokens are proposed for a row, and a step has up to `most_tokens`."""
 
@@ -109,9 +110,6 @@ class NgramProposer:
         most = {seq_id: row.most for seq_id, row in self._expected.items()}
         return most.keys() == seq_ids and all(most[seq_id] >= self._counts[seq_id] for seq_id in seq_ids)
 
-    def extend(self) -> None:
-        """See `RoundProposer`: texts have all the room that they need."""
-
     def propose(self) -> torch.Tensor:
         """See `RoundProposer`."""
         assert self._following is not None
@@ -121,12 +119,6 @@ class NgramProposer:
         """See `RoundProposer`."""
         assert self._following is not None
         self._following.new = verified.tokens, verified.num_right + 1
-
-    def forget(self) -> None:
-        """See `RoundProposer`. What the device added to texts comes from the host again."""
-
-    def settle(self, seq_id: int, start: int, states: torch.Tensor) -> None:
-        """See `RoundProposer`: nothing is kept."""
 
     def _store(self, seq_id: int) -> _StoredText:
         """Return the place of a text, which is that of another one where all are taken."""

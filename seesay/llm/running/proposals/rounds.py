@@ -24,7 +24,7 @@ import torch
 from seesay.device.transfers import HostCopy, upload
 from seesay.errors import RequestError
 from seesay.llm.plans.step_plan import DraftCounts, StepPlan
-from seesay.llm.running.device_rows import LENGTH, TOKEN, make_draws
+from seesay.llm.running.device_rows import LENGTH, TOKEN, lend_blocks, make_draws
 from seesay.llm.running.launched_step import LaunchedStep, StepResult
 from seesay.llm.running.sampler import choose_drawn, make_not_finite_error
 from seesay.llm.running.sampling_rows import count_drawn
@@ -80,8 +80,7 @@ class RoundProposer(Protocol):
         ...
 
     def extend(self) -> None:
-        """The sequences have more blocks now, and further rounds follow."""
-        ...
+        """The sequences have more blocks now, and further rounds follow. Does nothing, unless a class says what."""
 
     def propose(self) -> torch.Tensor:
         """Return what is proposed for each row, int64 [R, D] with the largest D of `begin`; -1 where nothing is."""
@@ -92,13 +91,11 @@ class RoundProposer(Protocol):
         ...
 
     def forget(self) -> None:
-        """Rounds were launched: the host does not know how far the device has gone on with the rows."""
-        ...
+        """Rounds were launched: the host does not know how far the device has gone on with the rows. As `extend`."""
 
     def settle(self, seq_id: int, start: int, states: torch.Tensor) -> None:
         """In the last round of the step, a sequence went on from place `start` with the model's `states` [n, hidden] of
-        tokens that were right. Not called for one that failed."""
-        ...
+        tokens that were right. Not called for one that failed. As `extend`."""
 
 
 class ProposalRounds:
@@ -258,7 +255,7 @@ class _Rounds:
 
     def extend(self) -> None:
         """Let the rows have all blocks that their sequences have by now."""
-        self._rows.lend_blocks(self._own[self._owners], self._lent)
+        lend_blocks(self._rows, self._own[self._owners], self._lent)
         self.proposer.extend()
 
     def run(self, num_rounds: int) -> _Launched:
