@@ -108,7 +108,9 @@ def with_models(*names: str, models: Iterable[str] = MODELS) -> pytest.MarkDecor
 
 
 IN_THREAD = with_models(*THOROUGH)
-ON_HOST = tuple(name for name in MODELS if name not in WITH_STATES)
+TIGHT = tuple(name for name in MODELS if name != "deepseek_ocr2")
+"""Without one whose page has 257 tokens: a cache that holds one of its conversations holds all."""
+ON_HOST = tuple(name for name in TIGHT if name not in WITH_STATES)
 
 
 @dataclass
@@ -337,7 +339,7 @@ def test_chunked_into_seven_tokens(case: Case) -> None:
         check(case, ask(engine, make_requests(case)))
 
 
-@IN_THREAD
+@with_models(*THOROUGH, models=TIGHT)
 def test_preempted_in_the_middle(case: Case) -> None:
     for caching in (True, False):
         options = {"enable_prefix_caching": caching, "async_scheduling": not caching, **case.tight_blocks}

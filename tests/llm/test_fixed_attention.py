@@ -71,10 +71,20 @@ def attend(ops: Ops, query: torch.Tensor, cache: Any, layout: RowLayout | Decode
     return ops.attend(query, cache, plan, **case.options)
 
 
+def has_equal_rows() -> bool:
+    """Whether a row of a product of NumPy has the same bits at any place."""
+    numbers = np.random.default_rng(0).standard_normal((2, 32, 32), dtype=np.float32)
+    return np.array_equal(np.roll(numbers[0] @ numbers[1], 5, axis=0), np.roll(numbers[0], 5, axis=0) @ numbers[1])
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("case", [case for case in CASES if case.run is None], ids=lambda case: case.name)
 def test_a_token_has_the_same_bits_in_steps_of_any_size(kind: str, case: Case) -> None:
     """The last tokens of a sequence, in one step, in pieces, and one by one beside other rows."""
+    if kind == "triton" and case.dtype == torch.float32 and DEVICE.type == "cpu" and not has_equal_rows():
+        pytest.skip(
+            "the interpreter multiplies by NumPy, whose products depend on the place of a row on this processor"
+        )
     ops, (num_new, length) = make_ops(kind), case.rows[-1]
     query, cache, layout, _ = build(replace(case, rows=[(num_new, length)]), is_clean=True)
     whole = attend(ops, query, cache, layout, case)

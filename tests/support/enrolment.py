@@ -147,7 +147,7 @@ CHECKPOINTS: Mapping[str, Tiny] = {
     "deepseek_vl2_sigmoid": Tiny(architecture="DeepseekVLV2ForCausalLM", variant=True),
     "deepseek_vl2_plain": Tiny(architecture="DeepseekVLV2ForCausalLM", variant=True),
     "deepseek_ocr": Tiny(architecture="DeepseekOCRForCausalLM"),
-    "deepseek_ocr2": Tiny(architecture="DeepseekOcr2ForConditionalGeneration", variant=True),
+    "deepseek_ocr2": Tiny(architecture="DeepseekOcr2ForConditionalGeneration"),
     "kimi_vl": Tiny(architecture="KimiVLForConditionalGeneration"),
     "perception_lm": Tiny(architecture="PerceptionLMForConditionalGeneration", needs="timm"),
     "perception_lm_timm": Tiny(architecture="PerceptionLMForConditionalGeneration", variant=True, needs="timm"),
