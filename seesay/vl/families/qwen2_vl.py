@@ -23,6 +23,7 @@ class Qwen2VL(DynamicResolutionFamily):
             decoder="qwen2_vl_text",
             names=("Qwen/Qwen2-VL-2B-Instruct", "Qwen/Qwen2-VL-7B-Instruct", "Qwen/QVQ-72B-Preview"),
         ),
+        Published(decoder="qwen2_vl_text", architecture="JinaVLForRanking", names=("jinaai/jina-reranker-m0",)),
     )
 
     def tower_config(self) -> PackedVisionConfig:
