@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from seesay.vl.bases.dynamic_resolution import DynamicResolutionFamily
 from seesay.vl.published import Published
@@ -18,7 +18,7 @@ class Qwen2VL(DynamicResolutionFamily):
 
     weights = replace(DynamicResolutionFamily.weights, ignored=("score.",))
     architectures = ("Qwen2VLForConditionalGeneration",)
-    published = (
+    published: ClassVar[tuple[Published, ...]] = (
         Published(
             decoder="qwen2_vl_text",
             names=("Qwen/Qwen2-VL-2B-Instruct", "Qwen/Qwen2-VL-7B-Instruct", "Qwen/QVQ-72B-Preview"),

@@ -120,6 +120,9 @@ class NgramProposer(RoundProposer):
         assert self._following is not None
         self._following.new = verified.tokens, verified.num_right + 1
 
+    def settle(self, seq_id: int, start: int, states: torch.Tensor) -> None:
+        """See `RoundProposer`: nothing is kept."""
+
     def _store(self, seq_id: int) -> _StoredText:
         """Return the place of a text, which is that of another one where all are taken."""
         if (text := self._texts.get(seq_id)) is None:

@@ -81,6 +81,7 @@ class RoundProposer(Protocol):
 
     def extend(self) -> None:
         """The sequences have more blocks now, and further rounds follow. Does nothing, unless a class says what."""
+        return
 
     def propose(self) -> torch.Tensor:
         """Return what is proposed for each row, int64 [R, D] with the largest D of `begin`; -1 where nothing is."""
@@ -92,10 +93,12 @@ class RoundProposer(Protocol):
 
     def forget(self) -> None:
         """Rounds were launched: the host does not know how far the device has gone on with the rows. As `extend`."""
+        return
 
     def settle(self, seq_id: int, start: int, states: torch.Tensor) -> None:
         """In the last round of the step, a sequence went on from place `start` with the model's `states` [n, hidden] of
-        tokens that were right. Not called for one that failed. As `extend`."""
+        tokens that were right. Not called for one that failed."""
+        ...
 
 
 class ProposalRounds:
