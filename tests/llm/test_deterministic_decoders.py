@@ -25,6 +25,7 @@ CPU = torch.device("cpu")
 REFUSED = {
     "qwen2-moe", "llama4", "lfm2", "lfm2-bias", "deepseek-v2", "deepseek-v3", "qwen3-next", "qwen3.5", "qwen3.5-moe",
     "bamba", "falcon-h1", "falcon-h1-normed", "granite-hybrid", "jamba", "jamba-dense", "nemotron-h", "nemotron-h-moe",
+    "kimi-linear", "kimi-linear-query-rank",
 }  # fmt: skip
 ROUNDED = ("qwen2", "gemma2", "falcon-alibi", "gpt-oss")
 """Those that are computed in bfloat16, too."""

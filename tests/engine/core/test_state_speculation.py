@@ -54,7 +54,7 @@ def guess(pipe: Pipeline, expected: Sequence[Sequence[int]]) -> None:
                 found[seq_id] = tuple(token if rng.random() < 0.7 else token ^ 1 for token in right)
         return found
 
-    core.steps.speculation.propose = propose
+    core.steps.speculation.propose = core.steps.speculation.is_wanted = propose
 
 
 @pytest.mark.parametrize("name", ["qwen3_5_text", "lfm2", "bamba", "jamba"])
