@@ -51,7 +51,7 @@ WHOLE = -1
 
 
 class Options(NamedTuple):
-    """What is asked for. folder: where the processes leave what they found."""
+    """The command line. folder: where the processes leave what they found."""
 
     model: str
     num_ranks: int
@@ -216,16 +216,12 @@ def time_steps(_: int, options: Options, index: int) -> None:
 def time_in_turn(runner: ModelRunner, prepared: Prepared) -> float:
     """Return the milliseconds of a step, of `NUM_STEPS` that are like the prepared one, each a token longer."""
     runner.apply(prepared.begin)
-    if runner.graphs is None:
-        started_s = time.perf_counter()
-        launched = runner.launch(prepared.plan, {})
-        runner.sample(launched)
-        runner.collect(launched)
-        found_s = time.perf_counter() - started_s
-    else:
-        launched = runner.launch(prepared.plan, {})  # which brings the rows to the device
-        runner.sample(launched)
-        runner.collect(launched)
+    started_s = time.perf_counter()
+    launched = runner.launch(prepared.plan, {})  # which brings the rows to the device
+    runner.sample(launched)
+    runner.collect(launched)
+    found_s = time.perf_counter() - started_s
+    if runner.graphs is not None:
         with torch.inference_mode(), on_stream(runner.stream):
             stopwatch = GpuStopwatch(runner.stream)
             for _ in range(NUM_STEPS):

@@ -101,8 +101,7 @@ class EngineConfig:
         of prompts, hits in the caches and preemption; steps take longer. Not with `tp`, `pp` or adapters. See
         docs/deterministic.md.
     speculative: propose tokens, and compute several of them in one step; None: by `ngram` where CUDA graphs of one GPU
-        compute the steps, else none. Answers are the same. See
-        docs/speculation.md.
+        compute the steps, else none. Answers are the same. See docs/speculation.md.
     record: a file to which each request that was computed is appended, with its answer, as a line that `seesay replay`
         repeats. Prompts and answers are in it as token ids. See docs/replay.md.
     record_media: keep the pictures and videos of those requests, too, in a folder beside the file. Without it there are

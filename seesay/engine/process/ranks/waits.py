@@ -1,4 +1,4 @@
-"""What the ranks that follow are doing while others may wait for them: the log says so where it takes long."""
+"""Says in the log what a rank that follows is doing, where that takes long and others may wait for it."""
 
 from __future__ import annotations
 
