@@ -25,7 +25,6 @@ from seesay.vl.families.qwen2_vl import Qwen2VL
 from seesay.vl.registry import list_families
 from seesay.vl.text_family import TextFamily
 
-
 COMPARED_ALONE = {"DeepseekOCR2ForCausalLM", "JinaVLForRanking"}
 """Layouts that tests/vl/test_deepseek_ocr.py and test_rerankers.py compare."""
 
