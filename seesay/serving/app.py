@@ -124,12 +124,12 @@ async def _run_beside(app: FastAPI) -> AsyncIterator[None]:
     """Run batches while the app is served, and send what is left of traces at the end."""
     async with running_batches(app):
         yield
-    await close_tracing(app)
+    await close_tracing(app.state.server)
 
 
-async def close_tracing(app: FastAPI) -> None:
+async def close_tracing(state: AppState) -> None:
     """Send the spans of the app's requests that were not sent yet."""
-    if (tracing := app.state.server.tracing) is not None:
+    if (tracing := state.tracing) is not None:
         await asyncio.to_thread(tracing.close)
 
 

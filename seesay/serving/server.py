@@ -9,8 +9,8 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from types import FrameType
 from typing import TYPE_CHECKING, Protocol, Self
 
@@ -29,7 +29,8 @@ from seesay.serving.traffic.draining import log_first_signal
 from seesay.system.log import set_up_logging
 
 if TYPE_CHECKING:
-    from fastapi import FastAPI
+    from starlette.datastructures import State
+    from starlette.types import Receive, Scope, Send
 
     from seesay.engine.front.engine import AsyncEngine
     from seesay.serving.requests.submission import Answering
@@ -68,11 +69,20 @@ class DrainedState(Protocol):
     def answering(self) -> Ended: ...
 
 
+class ServedApp(Protocol):
+    """An app: of its state, `server` is a `DrainedState`; `has_sockets`, where it is there, is whether it has routes
+    for WebSockets."""
+
+    state: State
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None: ...
+
+
 class MakeServer(Protocol):
     """Makes the server of an app."""
 
     def __call__(
-        self, app: FastAPI, settings: ServerSettings, *, on_ready: Callable[[], None] | None
+        self, app: ServedApp, settings: ServerSettings, *, on_ready: Callable[[], None] | None
     ) -> DrainingServer: ...
 
 
@@ -96,19 +106,27 @@ def run_server(
     set_up_logging(settings.log_level, settings.max_log_len)
     app = create_app(engine, settings, make_shared_state=make_shared_state)
     server = (make_server or DrainingServer.make)(app, settings, on_ready=on_ready)
-    with open_sockets(settings.host, settings.port) if sockets is None else nullcontext(sockets) as listening:
-        gc.collect()
-        gc.freeze()  # a collection that visits all modules and the engine's objects keeps the GIL for 0.1 s
-        thresholds = gc.get_threshold()
-        gc.set_threshold(*_COLLECTION_THRESHOLDS)
-        interval_s = sys.getswitchinterval()
-        sys.setswitchinterval(min(interval_s, _SWITCH_INTERVAL_S))
-        try:
-            server.run(listening)
-        finally:
-            sys.setswitchinterval(interval_s)
-            gc.set_threshold(*thresholds)
-            gc.unfreeze()
+    opening = open_sockets(settings.host, settings.port) if sockets is None else nullcontext(sockets)
+    with opening as listening, quick_turns():
+        server.run(listening)
+
+
+@contextmanager
+def quick_turns() -> Iterator[None]:
+    """For the time of the block, keep the turns of the event loop short: what exists by now is not visited by the
+    garbage collector, which looks at new objects more seldom, and another thread gives the GIL back earlier."""
+    gc.collect()
+    gc.freeze()  # a collection that visits all modules and the engine's objects keeps the GIL for 0.1 s
+    thresholds = gc.get_threshold()
+    gc.set_threshold(*_COLLECTION_THRESHOLDS)
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(min(interval_s, _SWITCH_INTERVAL_S))
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(interval_s)
+        gc.set_threshold(*thresholds)
+        gc.unfreeze()
 
 
 class DrainingServer(AcceptingServer):
@@ -124,7 +142,7 @@ class DrainingServer(AcceptingServer):
         self._drain_deadline = float("inf")  # of time.monotonic()
 
     @classmethod
-    def make(cls, app: FastAPI, settings: ServerSettings, *, on_ready: Callable[[], None] | None = None) -> Self:
+    def make(cls, app: ServedApp, settings: ServerSettings, *, on_ready: Callable[[], None] | None = None) -> Self:
         """Return a server for an app of `create_app`: call `run` or await `serve`, with sockets that are bound.
         `on_ready` is called once it listens."""
         config = uvicorn.Config(

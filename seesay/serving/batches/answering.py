@@ -30,7 +30,7 @@ class AppAnswering:
 
     def __init__(self, app: FastAPI, *, owner: bytes = b"", turn: Hashable = "batch") -> None:
         self._app = app
-        self._state = {"owner": owner, "is_admin": False, "turn": turn}
+        self._state = {"owner": owner, "has_admins": True, "is_admin": False, "turn": turn}
 
     async def __call__(self, line: BatchLine) -> Answered:
         """Return the app's answer."""

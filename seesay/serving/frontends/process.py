@@ -21,9 +21,8 @@ from seesay.serving.requests.submission import Answering
 from seesay.serving.traffic.metrics import ServerMetrics
 
 if TYPE_CHECKING:
-    from fastapi import FastAPI
-
     from seesay.engine.commands import ModelStatus
+    from seesay.serving.server import ServedApp
 
 _SLOW_IMPORTS = ("seesay.engine.front.engine", "seesay.serving.app", "seesay.serving.server")
 
@@ -76,7 +75,7 @@ def _serve(parent: Parent, start: messages.Start) -> None:
 
     *listening, memory = parent.descriptors
 
-    def make_server(app: FastAPI, settings: ServerSettings, *, on_ready: Callable[[], None] | None) -> SharingServer:
+    def make_server(app: ServedApp, settings: ServerSettings, *, on_ready: Callable[[], None] | None) -> SharingServer:
         server = SharingServer.make(app, settings, on_ready=on_ready)
         server.counts, server.index = ConnectionCounts(memory, start.num_frontends), start.index
         return server

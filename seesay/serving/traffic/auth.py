@@ -45,7 +45,7 @@ def owner_of(scope: Scope) -> bytes:
 def require_admin(request: Request) -> None:
     """Raise `ApiError` for a request that has none of the server's admin keys. Called before the body of such a route
     is read, and by the routes themselves, under whatever path they are mounted."""
-    if not request.app.state.server.settings.admin_keys:
+    if not request.scope["state"]["has_admins"]:
         raise ApiError(
             403,
             "this server has no admin keys: start it with --admin-keys to allow this",
@@ -63,7 +63,7 @@ def require_operator(http: Request) -> None:
     is_here = host == "::1" or host.startswith("127.")
     is_direct = not any(name in headers for name in ("forwarded", "x-forwarded-for", "via"))
     is_own_page = headers.get("sec-fetch-site", "none") in ("none", "same-origin")
-    if http.app.state.server.settings.admin_keys or not (is_here and is_direct and is_own_page):
+    if http.scope["state"]["has_admins"] or not (is_here and is_direct and is_own_page):
         require_admin(http)
 
 
@@ -95,8 +95,8 @@ class ApiKeyMiddleware:
         await self._app(scope, receive, send)
 
     def _note_owner(self, scope: Scope) -> None:
-        """Write into the scope's state who asks, whether as an admin, and whose turn it takes. Raises `ApiError` for a
-        request without a key."""
+        """Write into the scope's state who asks, whether as an admin and whether any are, and whose turn it takes.
+        Raises `ApiError` for a request without a key."""
         keys, others = _find_credentials(scope)
         valid = [key for key in keys if _is_among(key, self._known)] if self._known else keys + others
         if self._known and not valid and scope["path"] not in _OPEN_PATHS and scope.get("method") != "OPTIONS":
@@ -104,6 +104,7 @@ class ApiKeyMiddleware:
         owner = hashlib.sha256(b"".join(sorted(set(valid)))).digest() if valid else b""
         state = scope.setdefault("state", {})
         state["owner"] = owner
+        state["has_admins"] = bool(self._admins)
         state["is_admin"] = bool([key for key in keys if _is_among(key, self._admins)])
         state["turn"] = owner if self._known and owner else _network_of(scope)
 

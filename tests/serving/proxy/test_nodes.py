@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import gc
+import os
+import signal
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 
@@ -12,10 +16,13 @@ import httpx
 import pytest
 from echo_node import EchoProcess, echo_nodes
 from live_proxy import serve_proxy
+from live_server import make_settings
 from waiting import until, wait_until
 
 from seesay.serving.errors import ApiError
-from seesay.serving.http.listener import read_url
+from seesay.serving.http.listener import open_sockets, read_url
+from seesay.serving.proxy.app import serve_nodes
+from seesay.serving.proxy.nodes import Nodes
 
 
 @pytest.fixture(scope="module")
@@ -193,3 +200,17 @@ def test_documentation(nodes: list[EchoProcess]) -> None:
         assert "swagger-ui" in httpx.get(f"{proxy.url}/").text
         paths = httpx.get(f"{proxy.url}/openapi.json").json()["paths"]
         assert {"/nodes/status", "/nodes/add", "/nodes/remove", "/nodes/terminate"} <= set(paths)
+
+
+async def test_a_distributor_seldom_collects_garbage() -> None:
+    """A collection that visits all modules held requests for a tenth of a second. Afterwards all is as before."""
+    seen, before = [], (gc.get_threshold(), sys.getswitchinterval())
+
+    def on_ready() -> None:
+        seen.append((gc.get_freeze_count() > 10_000, gc.get_threshold()[0], sys.getswitchinterval()))
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with open_sockets("127.0.0.1", 0) as sockets:
+        await serve_nodes(make_settings(), Nodes("random"), sockets=sockets, on_ready=on_ready)
+    assert seen == [(True, 10_000, 1e-3)]
+    assert (gc.get_threshold(), sys.getswitchinterval()) == before and not gc.get_freeze_count()
