@@ -28,24 +28,20 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import httpx
+from light_http import Client, make_message
 from server_process import running_server
 
 from seesay.bench.workload import Request, shared_image_requests
-from seesay.serving.http.client import fetch, open_client
 
-ECHO_NODE = Path(__file__).parents[1] / "tests" / "support" / "echo_node.py"
+NODE = Path(__file__).with_name("light_http.py")
 BODY = json.dumps({"model": "echo", "messages": [{"role": "user", "content": "word " * 200}]}).encode()
-HEADERS = [(b"content-type", b"application/json")]
 NUM_AT_ONCE = 8
 
 
 @contextlib.contextmanager
 def running_nodes(num: int) -> Iterator[list[str]]:
     """Echo nodes in processes of their own. Yields their URLs."""
-    processes = [
-        subprocess.Popen([sys.executable, str(ECHO_NODE), f"n{index}", "0", "0"], stdout=subprocess.PIPE)
-        for index in range(num)
-    ]
+    processes = [subprocess.Popen([sys.executable, str(NODE)], stdout=subprocess.PIPE) for _ in range(num)]
     try:
         yield [f"http://127.0.0.1:{int(process.stdout.readline())}" for process in processes if process.stdout]
     finally:
@@ -68,28 +64,25 @@ def running_proxy(nodes: Sequence[str], strategy: str) -> Iterator[tuple[str, in
 
 
 async def measure_added(proxy: str, pid: int, nodes: Sequence[str], rate: float, seconds: float) -> None:
-    used_s, client = _cpu_s(pid), open_client()
+    request = make_message(b"POST /v1/chat/completions HTTP/1.1", BODY)
+    through, direct = Client(proxy, request), itertools.cycle([Client(url, request) for url in nodes])
+    for _ in range(200):
+        await through.ask()
+    used_s, num = _cpu_s(pid), int(rate * seconds)
     times_s: dict[str, list[float]] = {"direct": [], "through": []}
+    pending: list[asyncio.Task[None]] = []
 
-    async def ask(kind: str, url: str) -> None:
-        started_s = time.perf_counter()
-        status, _ = await fetch(client, f"{url}/v1/chat/completions", HEADERS, method="POST", body=BODY)
-        assert status == 200, status
-        times_s[kind].append(time.perf_counter() - started_s)
+    async def ask(kind: str, client: Client) -> None:
+        times_s[kind].append(await client.ask())
 
-    turns = itertools.cycle(nodes)
-    pending = set[asyncio.Task[None]]()
-    begin_s, num = time.perf_counter(), int(rate * seconds)
+    begin_s = time.perf_counter()
     for index in range(num):
         wait_s = begin_s + index / rate - time.perf_counter()
         if wait_s > 0:
             await asyncio.sleep(wait_s)
         is_through = int(index / rate) % 2  # a second directly, a second through it
-        task = asyncio.create_task(ask(*("through", proxy) if is_through else ("direct", next(turns))))
-        pending.add(task)
-        task.add_done_callback(pending.discard)
+        pending.append(asyncio.create_task(ask(*("through", through) if is_through else ("direct", next(direct)))))
     await asyncio.gather(*pending)
-    await client.close()
     reached = num / (time.perf_counter() - begin_s)
     found = {kind: _percentiles_ms(values[len(values) // 10 :]) for kind, values in times_s.items()}
     added = {name: round(found["through"][name] - value, 2) for name, value in found["direct"].items()}
