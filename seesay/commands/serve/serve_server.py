@@ -350,6 +350,9 @@ def _make_media_limits(arguments: argparse.Namespace) -> MediaLimits:
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    from seesay.serving import require_packages
+
+    require_packages()
     settings = make_settings(arguments)
     backend_config = engine_options.make_engine_config(arguments)
     template = engine_options.make_chat_template_config(arguments)

@@ -7,6 +7,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, WebSocket
+from starlette.responses import Response
 
 from seesay.serving.errors import ApiError
 from seesay.serving.http.bodies import make_api_router
@@ -21,8 +22,6 @@ from seesay.serving.requests.caller import caller_of
 from seesay.serving.traffic.origins import check_origin
 
 if TYPE_CHECKING:
-    from starlette.responses import Response
-
     from seesay.serving.requests.state import ServerState
 
 _LAST_WORDS_S = 2.0  # time to send what was said before the end
