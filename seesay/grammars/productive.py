@@ -31,12 +31,17 @@ def _read(part: Any) -> Node:
         needed.append(Node("rule", name=part["$ref"].rpartition("/")[2]))
     if "anyOf" in part:
         needed.append(Node("choice", [_read(option) for option in part["anyOf"]]))
-    if part.get("type") == "object":
-        properties = part.get("properties", {})
-        needed += [_read(properties.get(name, True)) for name in part.get("required", ())]
-    if part.get("type") == "array":
-        least, prefix = part.get("minItems", 0), part.get("prefixItems", [])
-        needed += [_read(one) for one in prefix[:least]]
-        needed += [_read(part.get("items", True))] if least > len(prefix) else []
+    needed += [_read(inner) for inner in _find_inner(part)]
     needed = [node for node in needed if node is not _NOTHING]
     return Node("sequence", needed) if needed else _NOTHING
+
+
+def _find_inner(part: dict[str, Any]) -> list[Any]:
+    """Return the schemas of the properties and items that a value has in any case."""
+    if part.get("type") == "object":
+        properties = part.get("properties", {})
+        return [properties.get(name, True) for name in part.get("required", ())]
+    if part.get("type") == "array":
+        least, prefix = part.get("minItems", 0), part.get("prefixItems", [])
+        return [*prefix[:least], *([part.get("items", True)] if least > len(prefix) else [])]
+    return []

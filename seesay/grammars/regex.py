@@ -120,11 +120,7 @@ class _Reader:
         if operator in _REFUSED:
             raise _refuse(self._where, f"has {_REFUSED[operator]}, which are not supported")
         if operator == "AT":
-            name = str(argument)
-            if (name in _BEGINNINGS and begins) or (name in _ENDS and ends):
-                return Node("sequence")
-            what = "^ and $ in the middle" if name in (*_BEGINNINGS, *_ENDS) else "word boundaries"
-            raise _refuse(self._where, f"has {what}, which are not supported")
+            return self._read_anchor(str(argument), begins=begins, ends=ends)
         if operator in ("MAX_REPEAT", "MIN_REPEAT"):
             return self._read_repeat(*argument, depth=depth)
         if operator == "SUBPATTERN":
@@ -133,11 +129,17 @@ class _Reader:
                 raise _refuse(self._where, "has flags, which are not supported")
             return self.read(list(inner), is_first=begins, is_last=ends, depth=depth + 1)
         if operator == "BRANCH":
-            return Node(
-                "choice",
-                [self.read(list(option), is_first=begins, is_last=ends, depth=depth + 1) for option in argument[1]],
-            )
+            options = (list(option) for option in argument[1])
+            read = [self.read(option, is_first=begins, is_last=ends, depth=depth + 1) for option in options]
+            return Node("choice", read)
         return self._make_chars(self._read_set(operator, argument))
+
+    def _read_anchor(self, name: str, *, begins: bool, ends: bool) -> Node:
+        """Return what stands for an anchor where nothing comes before it, or behind it."""
+        if (name in _BEGINNINGS and begins) or (name in _ENDS and ends):
+            return Node("sequence")
+        what = "^ and $ in the middle" if name in (*_BEGINNINGS, *_ENDS) else "word boundaries"
+        raise _refuse(self._where, f"has {what}, which are not supported")
 
     def _read_repeat(self, least: Any, most: Any, inner: Any, *, depth: int) -> Node:
         least, most = int(least), int(most)

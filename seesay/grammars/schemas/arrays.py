@@ -31,16 +31,19 @@ def write_array(
         written["prefixItems"] = [writer.write_inside(item, spot, f"prefixItems[{i}]") for i, item in enumerate(prefix)]
     if items is not True:
         written["items"] = writer.write_inside(items, spot, "items")
-    written |= ({"minItems": least} if least else {}) | ({} if most is None else {"maxItems": most})
+    if least:
+        written["minItems"] = least
+    if most is not None:
+        written["maxItems"] = most
+    writers = {"uniqueItems": _write_unique} if schema.get("uniqueItems") not in (None, False) else {}
+    if "contains" in schema:
+        writers["contains"] = _write_contains
     beside: list[Schema] = []
-    for key, write in (("uniqueItems", _write_unique), ("contains", _write_contains)):
-        if schema.get(key) in (None, False) and key != "contains":
-            continue
-        if key in schema:
-            try:
-                beside.append(write(writer, schema, spot, written))
-            except RequestError as error:
-                writer.attempt(key, spot, error)
+    for key, write in writers.items():
+        try:
+            beside.append(write(writer, schema, spot, written))
+        except RequestError as error:
+            writer.attempt(key, spot, error)
     return written, beside
 
 
@@ -71,15 +74,20 @@ def _write_unique(writer: SchemaWriter, schema: SchemaObject, spot: Spot, writte
     values = None if prefix else list_values(items, find)
     if values is None or len(values) > _MAX_IN_ORDER:
         raise refuse(spot.place, f"uniqueItems is supported for items with up to {_MAX_IN_ORDER} values")
-    choose = permutations if len(values) <= _MAX_IN_ANY_ORDER else combinations
-    sizes = range(least, min(len(values), len(values) if most is None else most) + 1)
-    lists = [list(chosen) for size in sizes for chosen in choose(values, size)]
+    lists = _list_unique(values, least, len(values) if most is None else most)
     if not lists:
         raise refuse(spot.place, f"minItems is {least}, but there are {len(values)} values that differ")
     if has_nothing_but_values(items, find):  # the lists say all of this, which llguidance would hold each of them to
         for key in ("items", "minItems", "maxItems"):
             written.pop(key, None)
     return {"enum": lists}
+
+
+def _list_unique(values: list[Any], least: int, most: int) -> list[list[Any]]:
+    """Return the lists of `least` to `most` of some values, each at most once; of many values, in their order alone."""
+    choose = permutations if len(values) <= _MAX_IN_ANY_ORDER else combinations
+    sizes = range(least, min(len(values), most) + 1)
+    return [list(chosen) for size in sizes for chosen in choose(values, size)]
 
 
 def _write_contains(writer: SchemaWriter, schema: SchemaObject, spot: Spot, written: SchemaObject) -> Schema:

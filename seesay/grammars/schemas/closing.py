@@ -8,46 +8,50 @@ from seesay.errors import RequestError
 from seesay.grammars.schemas.references import References
 from seesay.grammars.schemas.schema_fields import SchemaObject
 
-_OPENING = ("additionalProperties", "patternProperties", "propertyNames", "unevaluatedProperties")
+_OPENING = frozenset(["additionalProperties", "patternProperties", "propertyNames", "unevaluatedProperties"])
 _MAX_PARTS = 200
 
 
 def find_named(schema: Any, base: str, references: References) -> list[str] | None:
     """Return the names, each once; None where there are none, or a part says itself which others there may be."""
     names: dict[str, None] = {}
-    stack, seen, num_parts = [(schema, base)], set[str](), 0
+    stack, seen, num_left = [(schema, base)], set[str](), _MAX_PARTS
     while stack:
         part, base = stack.pop()
-        num_parts += 1
-        if num_parts > _MAX_PARTS:
-            return None
-        if not isinstance(part, dict):
+        num_left -= 1
+        if not isinstance(part, dict) and num_left >= 0:
             continue
-        if any(key in part for key in _OPENING):
+        if num_left < 0 or not _OPENING.isdisjoint(part):
             return None
         names.update(dict.fromkeys(_names_of(part)))
         base = references.base_of(part, base)
         stack += [(inner, base) for inner in _parts_of(part)]
         try:
             reference = references.read(part, "$")
-            found = None if reference is None else references.find(reference, base, "$")
+            if reference is None:
+                continue
+            name, *target = references.find(reference, base, "$")
         except RequestError:
             return None
-        if found is not None and found[0] not in seen:
-            seen.add(found[0])
-            stack.append(found[1:])
+        if name not in seen:
+            seen.add(name)
+            stack.append((target[0], target[1]))
     return list(names) or None
 
 
 def _names_of(part: SchemaObject) -> list[str]:
-    named, required = part.get("properties"), part.get("required")
-    names = list(named) if isinstance(named, dict) else []
-    names += [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
+    named = part.get("properties")
+    names = [*named] if isinstance(named, dict) else []
+    names += _texts_in(part.get("required"))
     for key in ("dependentRequired", "dependencies"):
         needs = part.get(key)
         for value in needs.values() if isinstance(needs, dict) else ():
-            names += [name for name in value if isinstance(name, str)] if isinstance(value, list) else []
+            names += _texts_in(value)
     return names
+
+
+def _texts_in(value: Any) -> list[str]:
+    return [text for text in value if isinstance(text, str)] if isinstance(value, list) else []
 
 
 def _parts_of(part: SchemaObject) -> list[Any]:

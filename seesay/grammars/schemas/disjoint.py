@@ -84,7 +84,7 @@ def list_values(schema: Any, find: Find) -> list[Any] | None:
     if values is None:
         return None
     kinds = types_of(schema)
-    kept = {_key(value): value for value in values if kinds is None or _type_of(value) in kinds}
+    kept = {_key(value): value for value in values if kinds is None or type_of(value) in kinds}
     return list(kept.values())
 
 
@@ -105,10 +105,11 @@ def types_of(schema: Mapping[str, Any]) -> set[Any] | None:
     if all(isinstance(kind, str) for kind in kinds):
         return {"number" if kind == "integer" else kind for kind in kinds}
     values = _list_of(schema)
-    return None if values is None else {_type_of(value) for value in values}
+    return None if values is None else {type_of(value) for value in values}
 
 
-def _type_of(value: Any) -> str:
+def type_of(value: Any) -> str:
+    """The type of a value, an integer being a number."""
     if value is None or isinstance(value, bool):
         return "null" if value is None else "boolean"
     if isinstance(value, int | float):
@@ -140,24 +141,34 @@ def _differ(first: Any, second: Any, find: Find, depth: int, within: Mapping[str
     first, second = _resolve(first, find), _resolve(second, find)
     if depth > _MAX_DEPTH:
         return False
-    for one, other in ((first, second), (second, first)):
-        for key in ("anyOf", "oneOf"):
-            options = one.get(key)
-            if isinstance(options, list) and all(_differ(option, other, find, depth + 1, within) for option in options):
-                return True
-        parts = one.get("allOf")
-        if isinstance(parts, list) and any(_differ(part, other, find, depth + 1, within) for part in parts):
-            return True
+    if _parts_differ(first, second, find, depth, within) or _parts_differ(second, first, find, depth, within):
+        return True
     kinds = find_types(first, find, within), find_types(second, find, within)
-    if kinds[0] is not None and kinds[1] is not None and not kinds[0] & kinds[1]:
+    if _have_nothing_common(*kinds):
         return True
     values = _values_of(first), _values_of(second)
     if values[0] is not None and values[1] is not None:
-        return not values[0] & values[1]
+        return _have_nothing_common(*values)
     if kinds != ({"object"}, {"object"}):
         return False
     parts = list_conjuncts(first, find), list_conjuncts(second, find)
     return _differ_in_property(*parts, find, depth, within) or _differ_in_property(*parts[::-1], find, depth, within)
+
+
+def _parts_differ(
+    one: Mapping[str, Any], other: Mapping[str, Any], find: Find, depth: int, within: Mapping[str, Any]
+) -> bool:
+    """Whether all alternatives of a schema, or one of the parts that hold at once, match nothing that another does."""
+    for key, holds in (("anyOf", all), ("oneOf", all), ("allOf", any)):
+        parts = one.get(key)
+        if isinstance(parts, list) and holds(_differ(part, other, find, depth + 1, within) for part in parts):
+            return True
+    return False
+
+
+def _have_nothing_common(first: set[Any] | None, second: set[Any] | None) -> bool:
+    """Whether two sets that are known are disjoint."""
+    return first is not None and second is not None and first.isdisjoint(second)
 
 
 def _differ_in_property(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -20,10 +19,9 @@ from seesay.grammars.productive import find_dead_definition
 from seesay.grammars.schemas.arrays import write_array
 from seesay.grammars.schemas.closing import find_named
 from seesay.grammars.schemas.disjoint import find_overlaps, find_types, has_others
-from seesay.grammars.schemas.formats import FORMATS, KNOWN, NARROWER
 from seesay.grammars.schemas.negation import Negation
 from seesay.grammars.schemas.objects import write_object
-from seesay.grammars.schemas.patterns import rewrite_pattern
+from seesay.grammars.schemas.plain import PLAIN, write_plain
 from seesay.grammars.schemas.references import References
 from seesay.grammars.schemas.schema_fields import (
     IN_PLACE,
@@ -33,22 +31,15 @@ from seesay.grammars.schemas.schema_fields import (
     Spot,
     all_of,
     any_of,
-    is_exact,
-    read_count,
     read_list,
     read_names,
-    read_number,
     read_object,
-    read_types,
     refuse,
 )
 from seesay.grammars.schemas.sharing import SharedParts
 
 MAX_NODES = 50_000
 MAX_DEPTH = 64
-MAX_TEXT = 20_000
-"""Characters of a constant text: all that is forced is looked at in one step."""
-_CONTROL = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\x7f]")
 _MAX_EXCLUSIVE = 8
 """Most schemas of a `oneOf` of which each is written without the others."""
 _ARRAY = frozenset(
@@ -66,13 +57,10 @@ _OBJECT = frozenset(
         "maxProperties",
     ]
 )
-_NUMBERS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
-_PLAIN = frozenset(["type", "enum", "const", "minLength", "maxLength", *_NUMBERS, "multipleOf", "pattern", "format"])
-"""Keywords that have no schemas in them."""
 _TYPE_NAMES = frozenset(TYPES)
 _HAS_PLAIN, _HAS_IN_PLACE, _HAS_ARRAY, _HAS_OBJECT = 1, 2, 4, 8
 _KINDS = {
-    **dict.fromkeys(_PLAIN, _HAS_PLAIN),
+    **dict.fromkeys(PLAIN, _HAS_PLAIN),
     **dict.fromkeys(IN_PLACE, _HAS_IN_PLACE),
     **dict.fromkeys(_ARRAY, _HAS_ARRAY),
     **dict.fromkeys(_OBJECT, _HAS_OBJECT),
@@ -126,7 +114,7 @@ class SchemaWriter:
         self._referring: dict[tuple[str, str], Schema] = {}  # of properties, by reference and base
         self._targets: dict[str, tuple[str, Any, str]] = {}  # of references to references
         self._pending: list[tuple[str, Any, Spot]] = []
-        self._patterns: dict[str, str] = {}
+        self.patterns: dict[str, str] = {}  # rewritten ones
         self._num_nodes = 0
         self._coerces = isinstance(root, dict) and root.get("x-coerce") is True
 
@@ -200,16 +188,13 @@ class SchemaWriter:
 
     def _write_parts(self, schema: SchemaObject, spot: Spot) -> Schema:
         """Return a schema as the keywords that llguidance takes together, and others that hold beside these."""
-        written: SchemaObject = {}
-        beside: list[Schema] = []
         kinds = 0
         for key in schema:
             kinds |= _KINDS.get(key, 0)
         if kinds <= _HAS_PLAIN:
-            for key in schema:
-                if key in _PLAIN and (found := self._write_plain(key, schema, written, spot)) is not True:
-                    beside.append(found)
-            return _combine(written, beside) if beside else written or True
+            return self._write_plain_parts(schema, spot)
+        written: SchemaObject = {}
+        beside: list[Schema] = []
         named, inner = self._find_closing(schema, spot, kinds) if kinds & _HAS_IN_PLACE else (None, spot)
         groups = {_first(schema, "properties", _OBJECT): write_object} if kinds & _HAS_OBJECT else {}
         if kinds & _HAS_ARRAY:
@@ -222,11 +207,20 @@ class SchemaWriter:
                 found, others = groups[key](self, schema, inner, named)
                 written.update(found)
                 beside += others
-            elif key in _PLAIN:
-                beside.append(self._write_plain(key, schema, written, inner))
+            elif key in PLAIN:
+                beside.append(write_plain(self, key, schema, written, inner))
         if named is not None and not kinds & _HAS_OBJECT:
             beside.append({"properties": dict.fromkeys(named, True), "additionalProperties": False})
         return _combine(written, beside)
+
+    def _write_plain_parts(self, schema: SchemaObject, spot: Spot) -> Schema:
+        """Return a schema that has no others in it: most of the schemas in a document."""
+        written: SchemaObject = {}
+        beside: list[Schema] = []
+        for key in schema:
+            if key in PLAIN and (found := write_plain(self, key, schema, written, spot)) is not True:
+                beside.append(found)
+        return _combine(written, beside) if beside else written or True
 
     def _find_closing(self, schema: SchemaObject, spot: Spot, kinds: int) -> tuple[list[str] | None, Spot]:
         """Return (all properties that values of a schema with others in place may have, the spot of its parts)."""
@@ -235,70 +229,6 @@ class SchemaWriter:
             return None, spot
         named = find_named(schema, spot.base, self.references) if spot.closes else None
         return named, spot._replace(closes=False)
-
-    def _write_plain(self, key: str, schema: SchemaObject, written: SchemaObject, spot: Spot) -> Schema:
-        """Write a keyword that has no schemas in it. Returns what else must hold."""
-        if key == "type":
-            types = read_types(schema, spot.place) or []
-            written["type"] = types[0] if len(types) == 1 else types
-        elif key in ("enum", "const"):
-            self._check_values(schema[key] if key == "enum" else [schema[key]], key, spot)
-            written[key] = schema[key]
-        elif key in ("minLength", "maxLength"):
-            written[key] = read_count(schema, key, spot.place)
-        elif key in _NUMBERS:
-            self._write_bound(key, schema, written, spot)
-        elif key == "multipleOf":
-            value = read_number(schema, key, spot.place)
-            if value is None or value <= 0:
-                raise refuse(spot.place, f"multipleOf must be a number above 0, got {show(schema[key])}")
-            written[key] = value
-        elif key == "pattern":
-            written[key] = self._write_pattern(schema[key], spot)
-        elif key == "format" and isinstance(schema[key], str):
-            name = NARROWER.get(schema[key], schema[key])
-            if name in KNOWN:
-                written[key] = name
-            elif name in FORMATS:
-                return {"pattern": rewrite_pattern(FORMATS[name], spot.place)}
-        return True
-
-    def _write_bound(self, key: str, schema: SchemaObject, written: SchemaObject, spot: Spot) -> None:
-        """Before draft 6, `exclusiveMinimum: true` made `minimum` exclusive."""
-        if isinstance(schema[key], bool) and key.startswith("exclusive"):
-            other = key.removeprefix("exclusive").lower()
-            if schema[key] and other in schema:
-                written[key] = read_number(schema, other, spot.place)
-            return
-        written[key] = read_number(schema, key, spot.place)
-
-    def _write_pattern(self, pattern: Any, spot: Spot) -> str:
-        if isinstance(pattern, str) and pattern in self._patterns:
-            return self._patterns[pattern]
-        try:
-            written = self._patterns[pattern] = rewrite_pattern(pattern, spot.place)
-            return written
-        except RequestError as error:
-            self.attempt("pattern", spot, error)
-            return ""
-
-    def _check_values(self, values: Any, key: str, spot: Spot) -> None:
-        if not isinstance(values, list) or not values:
-            raise refuse(spot.place, f"{key} must be a non-empty list, got {show(values)}")
-        stack = list(values)
-        while stack:
-            value = stack.pop()
-            if isinstance(value, str):
-                if len(value) > MAX_TEXT:
-                    raise refuse(
-                        spot.place, f"{key} has a text of {len(value)} characters; at most {MAX_TEXT} are taken"
-                    )
-                if bad := _CONTROL.search(value):
-                    raise refuse(spot.place, f"{key} with the control character U+{ord(bad[0]):04X} is not supported")
-            elif isinstance(value, int | float) and not isinstance(value, bool) and not is_exact(value):
-                raise refuse(spot.place, f"{key} with a number above 2 ** 53 is not supported, got {show(value)}")
-            elif isinstance(value, dict | list):
-                stack += value.values() if isinstance(value, dict) else value
 
     # --- keywords whose schemas are about the same value --------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from seesay.grammars.names import match_others
-from seesay.grammars.schemas.disjoint import is_always_other, list_conjuncts, types_of
+from seesay.grammars.schemas.disjoint import is_always_other, list_conjuncts, type_of
 from seesay.grammars.schemas.schema_fields import (
     Schema,
     SchemaObject,
@@ -119,23 +119,13 @@ class Negation:
         values = schema[key] if key == "enum" else [schema[key]]
         if not isinstance(values, list):
             raise refuse(spot.place, f"{key} must be a list")
-        kinds = {kind for value in values for kind in types_of({"const": value}) or ()}
-        others = [kind for kind in _BEYOND_TYPES if kind not in kinds]
+        by_kind: dict[str, list[Any]] = {}
+        for value in values:
+            by_kind.setdefault(type_of(value), []).append(value)
+        others = [kind for kind in _BEYOND_TYPES if kind not in by_kind]
         options: list[Schema] = [{"type": others}] if others else []
-        if "string" in kinds:
-            texts = [value for value in values if isinstance(value, str)]
-            options.append({"type": "string", "pattern": match_others(texts)})
-        if "boolean" in kinds:
-            options += [{"const": value} for value in (True, False) if not any(value is other for other in values)]
-        if "number" in kinds:
-            numbers = {
-                float(v) for v in values if isinstance(v, int | float) and not isinstance(v, bool) and is_exact(v)
-            }
-            options += _between(sorted(numbers))
-        if "array" in kinds and [] in values and len([v for v in values if isinstance(v, list)]) == 1:
-            options.append({"type": "array", "minItems": 1})
-        if "object" in kinds and {} in values and len([v for v in values if isinstance(v, dict)]) == 1:
-            options.append({"type": "object", "minProperties": 1})
+        for kind, write in _OTHERS_OF.items():
+            options += write(by_kind[kind]) if kind in by_kind else []
         return options
 
     def _without_required(self, schema: SchemaObject, key: str, spot: Spot) -> list[Schema]:
@@ -202,17 +192,22 @@ def _join_absent(options: list[Schema]) -> list[Schema]:
     joined: dict[str, Schema] = {}
     others: list[Schema] = []
     for option in options:
-        if (
-            isinstance(option, dict)
-            and option.keys() == {"type", "properties", "required"}
-            and option["type"] == "object"
-        ):
-            name, *more = option["required"]
-            if not more and option["properties"].keys() == {name} and name in absent and name not in joined:
-                joined[name] = {"type": "object", "properties": option["properties"]}
-                continue
-        others.append(option)
+        properties = _present_property(option)
+        name = next(iter(properties), None)
+        if name in absent and name not in joined:
+            joined[name] = {"type": "object", "properties": properties}
+        else:
+            others.append(option)
     return [*joined.values(), *(option for option in others if _absent_property(option) not in joined)]
+
+
+def _present_property(option: Schema) -> dict[str, Schema]:
+    """Return the property that a schema says is there with some value, where it says nothing else."""
+    if not isinstance(option, dict) or option.keys() != {"type", "properties", "required"}:
+        return {}
+    properties: dict[str, Schema] = option["properties"]
+    is_one = option["type"] == "object" and [*properties] == option["required"] and len(properties) == 1
+    return properties if is_one else {}
 
 
 def _absent_property(option: Schema) -> str | None:
@@ -221,6 +216,36 @@ def _absent_property(option: Schema) -> str | None:
         return None
     names = list(option["properties"])
     return names[0] if len(names) == 1 and option["properties"][names[0]] is False else None
+
+
+def _other_texts(texts: list[str]) -> list[Schema]:
+    return [{"type": "string", "pattern": match_others(texts)}]
+
+
+def _other_booleans(values: list[bool]) -> list[Schema]:
+    return [{"const": value} for value in (True, False) if value not in values]
+
+
+def _other_numbers(values: list[float]) -> list[Schema]:
+    return _between(sorted({float(value) for value in values if is_exact(value)}))
+
+
+def _other_arrays(values: list[list[Any]]) -> list[Schema]:
+    return [{"type": "array", "minItems": 1}] if values == [[]] else []
+
+
+def _other_objects(values: list[dict[str, Any]]) -> list[Schema]:
+    return [{"type": "object", "minProperties": 1}] if values == [{}] else []
+
+
+_OTHERS_OF: dict[str, Callable[[list[Any]], list[Schema]]] = {
+    "string": _other_texts,
+    "boolean": _other_booleans,
+    "number": _other_numbers,
+    "array": _other_arrays,
+    "object": _other_objects,
+}
+"""Schemas of the values of a type that are none of some, as far as they can be written."""
 
 
 def _between(numbers: list[float]) -> list[Schema]:

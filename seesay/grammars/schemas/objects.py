@@ -40,13 +40,10 @@ def write_object(
     written: SchemaObject = {}
     if properties:
         written["properties"] = {name: writer.write_property(name, value, spot) for name, value in properties.items()}
-    if patterns:
-        written["patternProperties"] = {
-            rewrite_pattern(pattern, spot.place, key="patternProperties"): writer.write_inside(
-                value, spot, f"patternProperties.{pattern[:60]}"
-            )
-            for pattern, value in patterns.items()
-        }
+    for pattern, value in patterns.items():
+        rewritten = rewrite_pattern(pattern, spot.place, key="patternProperties")
+        inner = writer.write_inside(value, spot, f"patternProperties.{pattern[:60]}")
+        written.setdefault("patternProperties", {})[rewritten] = inner
     if "required" in schema and not isinstance(schema["required"], bool):  # a boolean before draft 4
         written["required"] = read_names(schema["required"], "required", spot.place)
     others = _read_others(writer, schema, spot, named)
@@ -54,19 +51,14 @@ def write_object(
         written["additionalProperties"] = writer.write_inside(others, spot, "additionalProperties")
         for name in named or ():
             written.setdefault("properties", {}).setdefault(name, True)
-    if "propertyNames" in schema:
-        try:
-            _hold_names(writer, schema["propertyNames"], written, spot)
-        except RequestError as error:
-            writer.attempt("propertyNames", spot, error)
-    beside: list[Schema] = []
+    _hold_names(writer, schema.get("propertyNames", True), written, spot)
     try:
-        beside = _write_bounds(schema, written, spot)
+        return written, _write_bounds(schema, written, spot)
     except RequestError as error:
         for key in ("minProperties", "maxProperties"):
             written.pop(key, None)
         writer.attempt("minProperties or maxProperties", spot, error)
-    return written, beside
+    return written, []
 
 
 def _read_others(writer: SchemaWriter, schema: SchemaObject, spot: Spot, named: list[str] | None) -> Any:
@@ -101,29 +93,36 @@ def _read_unevaluated(writer: SchemaWriter, schema: SchemaObject, spot: Spot) ->
 
 
 def _hold_names(writer: SchemaWriter, names: Any, written: SchemaObject, spot: Spot) -> None:
-    """Allow those properties alone whose names match."""
-    if names is True or names == {}:
-        return
-    values = list_values(names, lambda ref: writer.references.find(ref, spot.base, spot.place)[1])
-    own, others = written.get("properties", {}), written.get("additionalProperties", True)
+    """Allow those properties alone whose names match `names`, the schema of `propertyNames`."""
+    try:
+        if names is not True and names != {}:
+            _write_names(writer, names, written, spot)
+    except RequestError as error:
+        writer.attempt("propertyNames", spot, error)
+
+
+def _write_names(writer: SchemaWriter, names: Any, written: SchemaObject, spot: Spot) -> None:
     if written.get("patternProperties"):
         raise refuse(spot.place, "propertyNames beside patternProperties is not supported")
-    if values is not None or names is False:
-        kept = [name for name in values or [] if isinstance(name, str)]
-        written["properties"] = {
-            **{name: value if name in kept else False for name, value in own.items()},
-            **{name: others for name in kept if name not in own},
-        }
-        written["additionalProperties"] = False
-        return
-    pattern = _read_name_pattern(names, spot)
-    if own or "required" in written:
-        for name in [*own, *written.get("required", ())]:
-            if not _matches(names, name, spot):
-                own = {**own, name: False}
-        written["properties"] = own
-    written["patternProperties"] = {pattern: others}
+    values = [] if names is False else _list_names(writer, names, spot)
+    own, others = written.get("properties", {}), written.get("additionalProperties", True)
+    if values is not None:
+        refused = [name for name in own if name not in values]
+        added = [name for name in values if name not in own]
+        written["properties"] = {**own, **dict.fromkeys(refused, False), **dict.fromkeys(added, others)}
+    else:
+        written["patternProperties"] = {_read_name_pattern(names, spot): others}
+        known = dict.fromkeys([*own, *written.get("required", ())])
+        refused = [name for name in known if not _matches(names, name, spot)]
+        if known:
+            written["properties"] = {**own, **dict.fromkeys(refused, False)}
     written["additionalProperties"] = False
+
+
+def _list_names(writer: SchemaWriter, names: Any, spot: Spot) -> list[str] | None:
+    """Return the names that match, where a schema lists them."""
+    values = list_values(names, lambda ref: writer.references.find(ref, spot.base, spot.place)[1])
+    return None if values is None else [name for name in values if isinstance(name, str)]
 
 
 def _matches(names: SchemaObject, name: str, spot: Spot) -> bool:

@@ -25,17 +25,10 @@ _PAIR = re.compile(r"\\u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{
 
 def rewrite_pattern(pattern: object, place: str, *, key: str = "pattern") -> str:
     """Return an expression that is found in the same texts. Raises `RequestError` that names `key`."""
-    if not isinstance(pattern, str):
-        raise refuse(place, f"{key} must be a text, got {show(pattern)}")
-    if len(pattern) > _MAX_CHARS:
-        raise refuse(place, f"{key} has {len(pattern)} characters; at most {_MAX_CHARS} are taken")
-    if _LOOKAROUND.search(pattern):
-        raise refuse(place, f"{key} has lookaround, which is not supported")
-    pattern = _PAIR.sub(lambda pair: f"\\u{{{_join(int(pair[1], 16), int(pair[2], 16)):x}}}", pattern)
     written: list[str] = []
     in_class = False
     at_start = False
-    for piece in _PIECE.findall(pattern):
+    for piece in _PIECE.findall(_check_pattern(pattern, place, key)):
         if piece[0] == "\\":
             written.append(_write_escape(piece, place, key, in_class=in_class))
         elif in_class and at_start and piece == "^":
@@ -49,6 +42,17 @@ def rewrite_pattern(pattern: object, place: str, *, key: str = "pattern") -> str
             written.append(_spell(ord(piece)) if piece in "/#& ~" else piece)
         at_start = piece == "[" and in_class
     return "".join(written)
+
+
+def _check_pattern(pattern: object, place: str, key: str) -> str:
+    """Return an expression that can be rewritten, with surrogate pairs as one character."""
+    if not isinstance(pattern, str):
+        raise refuse(place, f"{key} must be a text, got {show(pattern)}")
+    if len(pattern) > _MAX_CHARS:
+        raise refuse(place, f"{key} has {len(pattern)} characters; at most {_MAX_CHARS} are taken")
+    if _LOOKAROUND.search(pattern):
+        raise refuse(place, f"{key} has lookaround, which is not supported")
+    return _PAIR.sub(lambda pair: f"\\u{{{_join(int(pair[1], 16), int(pair[2], 16)):x}}}", pattern)
 
 
 def _join(high: int, low: int) -> int:
@@ -67,18 +71,23 @@ def _write_escape(piece: str, place: str, key: str, *, in_class: bool) -> str:
         return inner if in_class and letter.islower() else f"[{'^' * letter.isupper()}{inner}]"
     if letter in "pP" and rest:
         return piece
-    if letter in "xu" and rest:
-        code = int(rest.strip("{}"), 16)
-        if 0xD800 <= code < 0xE000:
-            raise refuse(place, f"{key} has half of a surrogate pair, which stands in no text")
-        return _spell(code)
-    if letter == "c" and rest:
-        return _spell(ord(rest) % 32)
-    if letter in _CONTROLS:
-        return _spell(_CONTROLS[letter])
-    if letter == "b" and in_class:
-        return _spell(8)
-    if letter in "bBk" or letter.isdigit():
+    code = _read_code(letter, rest, in_class=in_class)
+    if code is None:
         what = "word boundaries" if letter in "bB" else "backreferences"
         raise refuse(place, f"{key} has {what}, which are not supported")
-    return _spell(ord(letter))
+    if 0xD800 <= code < 0xE000:
+        raise refuse(place, f"{key} has half of a surrogate pair, which stands in no text")
+    return _spell(code)
+
+
+def _read_code(letter: str, rest: str, *, in_class: bool) -> int | None:
+    """Return the code of the character that an escape stands for; None where it stands for none."""
+    if letter in "xu" and rest:
+        return int(rest.strip("{}"), 16)
+    if letter == "c" and rest:
+        return ord(rest) % 32
+    if letter == "b" and in_class:
+        return 8
+    if letter in _CONTROLS:
+        return _CONTROLS[letter]
+    return None if letter in "bBk" or letter.isdigit() else ord(letter)

@@ -107,19 +107,20 @@ class References:
             schema, inner = self._anchors[address, fragment]
             return f"{address}#{fragment}", schema, inner
         if address in self._resources and (not fragment or fragment.startswith("/")):
-            found, inner = self._resources[address], address
-            for part in fragment.split("/")[1:]:
-                key = part
-                if "%" in part or "~" in part:
-                    key = unquote(part).replace("~1", "/").replace("~0", "~")
-                if isinstance(found, dict) and self._has_names:
-                    inner = self.base_of(found, inner)
-                found = _step(found, key)
-                if found is _MISSING:
-                    break
-            else:
+            found, inner = self._follow(address, fragment)
+            if found is not _MISSING:
                 return f"{address}#{fragment}", found, inner
         raise refuse(place, f"$ref {reference[:60]!r} does not exist in the schema")
+
+    def _follow(self, address: str, pointer: str) -> tuple[Any, str]:
+        """Return (what a JSON pointer leads to in a resource, or `_MISSING`; the base of what is inside)."""
+        found, inner = self._resources[address], address
+        for part in pointer.split("/")[1:]:
+            key = unquote(part).replace("~1", "/").replace("~0", "~") if "%" in part or "~" in part else part
+            if isinstance(found, dict) and self._has_names:
+                inner = self.base_of(found, inner)
+            found = _step(found, key)
+        return found, inner
 
 
 _MISSING = object()

@@ -103,7 +103,7 @@ def read_types(schema: Mapping[str, Any], place: str) -> list[str] | None:
     if isinstance(given, str) and given in TYPES:
         return [given]
     types = given if isinstance(given, list) else [given]
-    if not types or any(not isinstance(kind, str) or kind not in TYPES for kind in types):
+    if not types or not all(isinstance(kind, str) and kind in TYPES for kind in types):
         raise refuse(place, f"type must be one or more of {', '.join(TYPES)}, got {show(given)}")
     return [kind for kind in dict.fromkeys(types) if kind != "integer" or "number" not in types]
 

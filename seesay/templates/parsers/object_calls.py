@@ -167,40 +167,43 @@ def read_call_object(
     the text of an object in a JSON string. is_bare: the name must come first, or behind a type, and arguments must be
     there. is_loose: it is not where the format has calls."""
     yield from source.expect("{")
-    name: str | None = None
-    arguments: str | None = None
-    is_read = False
+    has_name = has_arguments = False
+    late: str | None = None  # arguments that are passed on behind the name
     while True:
-        yield from source.skip_space()
-        key = yield from json_text.take_string(source)
-        if is_bare and name is None and key not in ("name", "type"):
+        key = yield from _take_key(source)
+        if (key == "name" and has_name) or (key in _ARGUMENT_KEYS and has_arguments):
             raise MalformedError
-        yield from source.skip_space()
-        yield from source.expect(":")
-        yield from source.skip_space()
+        if is_bare and not has_name and key not in ("name", "type"):
+            raise MalformedError
         if key == "name":
-            if name is not None:
-                raise MalformedError
-            name = yield from json_text.take_string(source)
-            sink.start_call(name, is_loose=is_loose)
-        elif key in _ARGUMENT_KEYS:
-            if is_read:
-                raise MalformedError
-            is_read = True
-            if name is not None and (yield from source.peek()) == "{":
-                yield from json_text.read_object(source, sink.add_arguments)
-            else:
-                arguments = yield from _take_arguments(source)
-        else:
+            has_name = True
+            sink.start_call((yield from json_text.take_string(source)), is_loose=is_loose)
+        elif key not in _ARGUMENT_KEYS:
             yield from json_text.read_value(source, lambda _: None)
+        elif has_name and (yield from source.peek()) == "{":
+            has_arguments = True
+            yield from json_text.read_object(source, sink.add_arguments)
+        else:
+            has_arguments = True
+            late = yield from _take_arguments(source)
         yield from source.skip_space()
         if not (yield from source.try_read(",")):
             break
     yield from source.expect("}")
-    if name is None or (is_bare and not is_read):
+    if not has_name or (is_bare and not has_arguments):
         raise MalformedError
-    if arguments is not None or not is_read:
-        sink.add_arguments(arguments or "{}")
+    if late is not None or not has_arguments:
+        sink.add_arguments(late or "{}")
+
+
+def _take_key(source: TextSource) -> Waiting[str]:
+    """Return the key that comes next, and read its colon."""
+    yield from source.skip_space()
+    key = yield from json_text.take_string(source)
+    yield from source.skip_space()
+    yield from source.expect(":")
+    yield from source.skip_space()
+    return key
 
 
 def _take_arguments(source: TextSource) -> Waiting[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, get_args
 
@@ -188,29 +189,15 @@ def _make_layers(
 ) -> tuple[tuple[RotarySpec, ...], tuple[LayerSpec, ...]]:
     """Return the rotary embeddings of a decoder, and its layers."""
     windows = (None,) * len(kind.halves) or _windows(config)
-    is_still = kind.is_still or kind.alibi is not None
-    parameters = {} if is_still else read_rope_parameters(config)
-    if kind.sections:
-        parameters.setdefault("mrope_section", kind.sections)
-    if rope_scaling_factor:
-        parameters = scale_dynamically(parameters, rope_scaling_factor)
-    if is_still:
+    if kind.is_still or kind.alibi is not None:
         rotaries, choices = [_make_still(head_dim)], [0] * len(windows)
-    elif parameters.keys() & set(_LAYER_TYPES):  # by type of layer
-        types = [_LAYER_TYPES[window is not None] for window in windows]
-        found = sorted(set(types))
-        rotaries = [
-            make_rotary(config, _of_layer_type(parameters, name), head_dim=head_dim, session_len=None) for name in found
-        ]
-        choices = [found.index(name) for name in types]
     else:
-        rotaries = [make_rotary(config, parameters, head_dim=head_dim, session_len=session_len)]
-        choices = [0] * len(windows)
-        if unturned := [i for i, turns in enumerate(getattr(config, "no_rope_layers", None) or ()) if not turns]:
-            if unturned[-1] >= len(windows):
-                raise CheckpointError(f"no_rope_layers has more entries than the {len(windows)} layers")
-            rotaries.append(_make_still(rotaries[0].dim, rotaries[0].sections))
-            choices = [int(i in unturned) for i in range(len(windows))]
+        parameters = read_rope_parameters(config)
+        if kind.sections:
+            parameters.setdefault("mrope_section", kind.sections)
+        if rope_scaling_factor:
+            parameters = scale_dynamically(parameters, rope_scaling_factor)
+        rotaries, choices = _make_rotaries(config, parameters, windows, head_dim=head_dim, session_len=session_len)
     mixing = _find_mixing(config, kind)
     dense = _feed_forward(config, kind)
     experts = dense if kind.experts is None else _experts(dense, kind)
@@ -231,6 +218,30 @@ def _make_layers(
         for index, (window, choice) in enumerate(zip(windows, choices, strict=True))
     )
     return tuple(rotaries), tuple(layers)
+
+
+def _make_rotaries(
+    config: ModelConfig,
+    parameters: dict[str, object],
+    windows: Sequence[Window | None],
+    *,
+    head_dim: int,
+    session_len: int | None,
+) -> tuple[list[RotarySpec], list[int]]:
+    """Return the rotary embeddings of a decoder, and which of them each layer has."""
+    if parameters.keys() & set(_LAYER_TYPES):  # by type of layer
+        types = [_LAYER_TYPES[window is not None] for window in windows]
+        found = sorted(set(types))
+        of_types = [_of_layer_type(parameters, name) for name in found]
+        rotaries = [make_rotary(config, of_type, head_dim=head_dim, session_len=None) for of_type in of_types]
+        return rotaries, [found.index(name) for name in types]
+    turning = make_rotary(config, parameters, head_dim=head_dim, session_len=session_len)
+    unturned = [i for i, turns in enumerate(getattr(config, "no_rope_layers", None) or ()) if not turns]
+    if not unturned:
+        return [turning], [0] * len(windows)
+    if unturned[-1] >= len(windows):
+        raise CheckpointError(f"no_rope_layers has more entries than the {len(windows)} layers")
+    return [turning, _make_still(turning.dim, turning.sections)], [int(i in unturned) for i in range(len(windows))]
 
 
 def _pick_feed_forward(

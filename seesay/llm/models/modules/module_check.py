@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from seesay.errors import CheckpointError
@@ -142,44 +143,63 @@ def _compute_packed(
     blocks = np.arange(len(prompts) * blocks_each).reshape(len(prompts), blocks_each)
     found: list[list[torch.Tensor]] = [[] for _ in prompts]
     known = [0] * len(prompts)
-    runs = [_find_runs(decoder, prompt) for prompt in prompts]
-
-    def make(values: Sequence[int]) -> torch.Tensor:
-        return torch.tensor(values, dtype=torch.int64, device=decoder.device)
-
     for lengths in steps:
-        rows = [row for row, length in enumerate(lengths) if length > known[row]]
-        rows.sort(key=lambda row: lengths[row] - known[row] > 1)  # decode rows come first
-        counts = [lengths[row] - known[row] for row in rows]
-        places = [(row, place) for row in rows for place in range(known[row], lengths[row])]
-        slices = [(prompts[row], known[row], lengths[row]) for row in rows]
-        taken = [(prompt.places >= first) & (prompt.places < end) for prompt, first, end in slices]
-        starts = np.cumsum([0, *counts])
-        splice_rows = torch.cat(
-            [prompt.places[here] - first + int(at) for (prompt, first, _), here, at in zip(slices, taken, starts)]
-        )
-        inputs = ModelInput(
-            input_ids=torch.cat([prompt.ids[first:end] for prompt, first, end in slices]),
-            positions=torch.cat([prompt.positions[..., first:end] for prompt, first, end in slices], dim=-1),
-            slot_mapping=make([row * blocks_each * _BLOCK_SIZE + place for row, place in places]),
-            layout=RowLayout(
-                cu_seqlens_q=starts.astype(np.int64),
-                kv_lens=np.array([lengths[row] for row in rows], dtype=np.int64),
-                block_table=blocks[rows].astype(np.int64),
-                block_size=_BLOCK_SIZE,
-                num_decode=counts.count(1),
-                runs=np.concatenate([runs[row].find(known[row], lengths[row]) for row in rows], axis=1)
-                if decoder.traits.has_runs
-                else None,
-            ),
-            faults=torch.zeros(len(places), device=decoder.device),
-            splice_rows=splice_rows if len(splice_rows) else None,
-            splice_embeddings=torch.cat([prompt.rows[here] for (prompt, _, _), here in zip(slices, taken)])
-            if len(splice_rows)
-            else None,
-        )
-        for row, part in zip(rows, torch.split(decoder.forward(inputs, caches), counts), strict=True):
-            found[row].append(part)
+        pieces = [
+            _Piece(prompt, row, first, end)
+            for row, (prompt, first, end) in enumerate(zip(prompts, known, lengths))
+            if end > first
+        ]
+        pieces.sort(key=lambda piece: len(piece) > 1)  # decode rows come first
+        hidden = decoder.forward(_make_input(decoder, pieces, blocks), caches)
+        for piece, part in zip(pieces, torch.split(hidden, [len(piece) for piece in pieces]), strict=True):
+            found[piece.row].append(part)
         known = list(lengths)
     decoder.forget_blocks()
     return [torch.cat(parts) for parts in found]
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """Tokens [first, end) of a prompt, which has row `row` of the block table."""
+
+    prompt: CheckedPrompt
+    row: int
+    first: int
+    end: int
+
+    def __len__(self) -> int:
+        return self.end - self.first
+
+    @property
+    def has_embedding(self) -> torch.Tensor:
+        """Which of the prompt's embedding rows are in the piece."""
+        places = self.prompt.places
+        return (places >= self.first) & (places < self.end)
+
+
+def _make_input(decoder: CheckedDecoder, pieces: Sequence[_Piece], blocks: npt.NDArray[np.int64]) -> ModelInput:
+    """Return the input of a step that computes `pieces`. `blocks` [rows, blocks each]: the block table."""
+    starts = np.cumsum([0, *map(len, pieces)])
+    slots = [piece.row * blocks.shape[1] * _BLOCK_SIZE + np.arange(piece.first, piece.end) for piece in pieces]
+    splice_rows = torch.cat(
+        [piece.prompt.places[piece.has_embedding] - piece.first + int(at) for piece, at in zip(pieces, starts)]
+    )
+    has_embeddings = len(splice_rows) > 0
+    embeddings = torch.cat([piece.prompt.rows[piece.has_embedding] for piece in pieces]) if has_embeddings else None
+    runs = [_find_runs(decoder, piece.prompt).find(piece.first, piece.end) for piece in pieces]
+    return ModelInput(
+        input_ids=torch.cat([piece.prompt.ids[piece.first : piece.end] for piece in pieces]),
+        positions=torch.cat([piece.prompt.positions[..., piece.first : piece.end] for piece in pieces], dim=-1),
+        slot_mapping=torch.from_numpy(np.concatenate(slots)).to(decoder.device),
+        layout=RowLayout(
+            cu_seqlens_q=starts.astype(np.int64),
+            kv_lens=np.array([piece.end for piece in pieces], dtype=np.int64),
+            block_table=blocks[[piece.row for piece in pieces]].astype(np.int64),
+            block_size=_BLOCK_SIZE,
+            num_decode=sum(len(piece) == 1 for piece in pieces),
+            runs=np.concatenate(runs, axis=1) if decoder.traits.has_runs else None,
+        ),
+        faults=torch.zeros(int(starts[-1]), device=decoder.device),
+        splice_rows=splice_rows if has_embeddings else None,
+        splice_embeddings=embeddings,
+    )
