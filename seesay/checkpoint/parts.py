@@ -298,9 +298,11 @@ class TensorLayout:
     is_reordered_later: bool = False
 
     @property
-    def is_plain(self) -> bool:
-        """Whether these are the numbers of the matrix itself, in a type for them."""
-        return self.axes == ((OUTPUTS, 1), (INPUTS, 1)) and self.dtypes == FLOATS
+    def is_of_weight(self) -> bool:
+        """Whether these are the numbers of the matrix itself, one by one, or scales of blocks that it is cut into: the
+        checkpoint may have them turned."""
+        is_matrix = tuple(dim for dim, _ in self.axes) == (OUTPUTS, INPUTS)
+        return self.name.startswith("weight") and is_matrix and self.dtypes != ("I32",)
 
     def weight(self, sources: Sequence[Source], num_inputs: int, inputs: range | None = None) -> Weight:
         """Return the weight that is this tensor of all `sources`, which the checkpoint stores with `num_inputs` inputs.

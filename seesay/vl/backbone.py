@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from seesay.checkpoint import Checkpoint
+from seesay.llm.models.configs.expert_kinds import restack_experts
 from seesay.llm.models.configs.reading import read_decoder_config
 from seesay.llm.models.decoder_kind import DecoderKind
 from seesay.llm.models.spec import DecoderConfig, MediaRowsSpec
@@ -28,7 +29,9 @@ class Backbone:
 
     `decoder_name` maps a checkpoint tensor's name to the decoder's, or to None when it is not the decoder's.
     `tie_word_embeddings`: the checkpoint has no `lm_head.weight` of its own; the embedding table is used twice.
-    num_deep_layers, media_run, media_rows, is_prefix_lm, projection_size: see `DecoderConfig`. kind: how the decoder
+    stacked_experts: by the layer, whether its experts are stored in tensors of all of them; as the kind says of layers
+    that are not there. num_deep_layers, media_run, media_rows, is_prefix_lm, projection_size: see `DecoderConfig`.
+    kind: how the decoder
     departs from Llama; None: as its `model_type` says. is_ours: whether the decoder is composed here, of a
     `DecoderConfig`.
     """
@@ -37,6 +40,7 @@ class Backbone:
     text_config: ModelConfig
     decoder_name: Callable[[str], str | None]
     tie_word_embeddings: bool
+    stacked_experts: Mapping[int, bool] = field(default_factory=dict)
     num_deep_layers: int = 0
     media_run: int = 0
     media_rows: MediaRowsSpec | None = None
@@ -61,7 +65,11 @@ class Backbone:
             rope_scaling_factor=rope_scaling_factor,
             use_logn_attn=use_logn_attn,
         )
-        return replace(config, projection_size=self.projection_size)
+        layers = tuple(
+            restack_experts(layer, is_stacked=self.stacked_experts.get(index))
+            for index, layer in enumerate(config.layers)
+        )
+        return replace(config, layers=layers, projection_size=self.projection_size)
 
     def _name_layers(self, num_layers: int) -> Callable[[str], str | None]:
         """Return `decoder_name` without layers behind the last one that predict further tokens."""

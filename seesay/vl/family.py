@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from seesay.checkpoint import Checkpoint, ConvertedConfig, read_as_known
 from seesay.errors import CheckpointError, ErrorCode, RequestError
+from seesay.llm.models.configs.expert_kinds import find_stacked_experts
 from seesay.processors.media.host_chain import run_chains
 from seesay.processors.media.open import DECODE_OPTIONS
 from seesay.values import DecodedMedia, Expansion, MediaItem, MediaSize, Modality, Pooling, RenderedPrompt
@@ -263,6 +264,7 @@ class Family(ABC):
             text_config=text_config,
             decoder_name=self.weights.decoder_name,
             tie_word_embeddings=is_tied and "lm_head.weight" not in names,
+            stacked_experts=find_stacked_experts(names),
             is_prefix_lm=self.is_prefix_lm,
         )
 

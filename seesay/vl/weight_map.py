@@ -48,18 +48,17 @@ QWEN_DECODER = (
     (r"\.mlp\.c_proj\.", ".mlp.down_proj."),
 )
 """`WeightMap.decoder_patterns` of the first Qwen."""
-STACKED_EXPERTS = (
-    (r"(\.experts\.(?:gate_up|down)_proj)_(bias|blocks|scales)$", r"\1.\2"),
-    (r"(\.experts\.(?:gate_up|down)_proj)$", r"\1.weight"),
+_STACKED_EXPERTS = (
+    (re.compile(r"(\.experts\.(?:gate_up|down)_proj)_(bias|blocks|scales)$"), r"\1.\2"),
+    (re.compile(r"(\.experts\.(?:gate_up|down)_proj)(_scale_inv)?$"), r"\1.weight\2"),
 )
-"""`WeightMap.decoder_patterns` of experts that are parameters of one module, and not modules of their own."""
-QWEN_MOE_DECODER = ((r"\.mlp\.shared_expert\.", ".mlp.shared_experts."), *STACKED_EXPERTS)
+"""Names of experts that are parameters of one module, and not modules of their own, as those of modules."""
+QWEN_MOE_DECODER = ((r"\.mlp\.shared_expert\.", ".mlp.shared_experts."),)
 """`WeightMap.decoder_patterns` of a Qwen with experts."""
 LLAMA4_DECODER = (
     (r"\.feed_forward\.router\.", ".mlp.gate."),
     (r"\.feed_forward\.shared_expert\.", ".mlp.shared_experts."),
     (r"\.feed_forward\.", ".mlp."),
-    *STACKED_EXPERTS,
 )
 """`WeightMap.decoder_patterns` of a Llama 4."""
 MIXTRAL_DECODER = (
@@ -77,7 +76,7 @@ GRANITE_MOE_DECODER = (
     (r"\.output_linear\.", ".down_proj."),
 )
 """`WeightMap.decoder_patterns` of a Granite with experts."""
-GPT_OSS_DECODER = ((r"\.mlp\.router\.", ".mlp.gate."), *STACKED_EXPERTS)
+GPT_OSS_DECODER = ((r"\.mlp\.router\.", ".mlp.gate."),)
 """`WeightMap.decoder_patterns` of a gpt-oss."""
 NEMOTRON_DECODER = (
     (r"^embeddings\.", "embed_tokens."),
@@ -113,7 +112,11 @@ class WeightMap:
 
     def decoder_name(self, name: str) -> str | None:
         """Return the decoder's name of checkpoint tensor `name`; None when it is not the decoder's."""
-        return self._rename(name, self.decoder, self.decoder_patterns)
+        found = self._rename(name, self.decoder, self.decoder_patterns)
+        if found is not None and ".experts." in found:
+            for pattern, replacement in _STACKED_EXPERTS:
+                found = pattern.sub(replacement, found)
+        return found
 
     def tower_name(self, name: str) -> str | None:
         """Return the tower's name of checkpoint tensor `name`; None when it is not the tower's."""

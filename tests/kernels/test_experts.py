@@ -198,6 +198,7 @@ SCALED: list[tuple[torch.dtype, int | None]] = [
     (torch.float8_e4m3fn, 32),
     (torch.float8_e4m3fn, None),
     (torch.int8, None),
+    (torch.int8, 64),
 ]
 """(numbers, inputs that share a scale; None: all)."""
 

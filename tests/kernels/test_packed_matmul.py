@@ -149,7 +149,7 @@ def test_products_of_all_numbers_of_rows(num_rows: int) -> None:
     x = random(num_rows, 3584, dtype=torch.bfloat16)
     expected = F.linear(x.double(), exact, bias.double())
     products = [make_packed_product(weight, bias, torch.bfloat16, has_plain_copy=has) for has in (False, True)]
-    for product in (*products, make_torch_product(weight, bias)):
+    for product in (*products, make_torch_product(weight, bias, x.dtype)):
         assert_close(product.run(x), expected)
         target = torch.zeros(num_rows, 1536, dtype=torch.bfloat16, device=DEVICE)
         product.add(target, x)

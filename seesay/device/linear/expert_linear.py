@@ -36,7 +36,7 @@ class ExpertLinear(Linear):
 
     `sources` are the modules of the first expert that its outputs come from, one after another, named below the number
     of the expert beside the layer: those of a layer at `mlp.experts.down_proj` are `mlp.experts.0.down_proj` and so on.
-    is_stacked: they are modules of all experts, named beside the layer; of plain weights with their axes in the
+    is_stacked: they are modules of all experts, named beside the layer; of plain weights and FP8 with their axes in the
     opposite order where it `is_transposed`: see `Part`.
     `experts` are those that it has of the stored `num_experts`; all by default. Others are another rank's.
     It is computed by `Ops.mix_experts`, which takes `matrix` and `bias` where kernels compute, else `kernels`, and what
@@ -89,7 +89,7 @@ class ExpertLinear(Linear):
     def find_layouts(self) -> Mapping[str, TensorLayout]:
         found = super().find_layouts()
         return {
-            name: replace(each, is_transposed=self._is_transposed) if each.is_plain else each
+            name: replace(each, is_transposed=self._is_transposed) if each.is_of_weight else each
             for name, each in found.items()
         }
 

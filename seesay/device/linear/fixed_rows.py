@@ -50,7 +50,7 @@ def fix_rows(product: Product, bias: torch.Tensor | None, sizes: Sizes, *, dtype
 
 def _fix_on_gpu(product: Product, bias: torch.Tensor | None, name: str) -> Product:
     matrix = None if product.make_matrix is None else product.make_matrix()
-    if matrix is None or matrix.group_size is not None:
+    if matrix is None or matrix.group_size is not None or all(matrix.numbers is not each for each in product.tensors):
         raise ConfigError(
             f"deterministic: there is no kernel for {name} weights whose results do not depend on other rows: "
             "leave it out, or take a checkpoint with plain weights"

@@ -10,7 +10,7 @@ import torch
 
 from seesay.checkpoint import Checkpoint
 from seesay.checkpoint.loading import WeightGroup, find_names, load_weights
-from seesay.checkpoint.parts import Part, Weight
+from seesay.checkpoint.parts import FLOATS, Part, Weight
 from seesay.checkpoint.quantization import Quantization
 from seesay.checkpoint.source import TensorSource
 from seesay.device.linear.block_fp8 import BlockFp8
@@ -24,6 +24,7 @@ from seesay.device.linear.packed_integers import Awq, Gptq, PackQuantized
 from seesay.errors import CheckpointError
 
 _MOST_OUTPUTS = 1 << 20
+_EXPERTS = ".experts."
 _HEAD = "lm_head"
 """The name of the head in exclusion lists, whatever its name in the folder."""
 
@@ -205,11 +206,12 @@ class _MethodChoice:
             quantization = None
         self._checkpoint, self._quantization = checkpoint, quantization
         self._method: LinearMethod = UNQUANTIZED
+        self._names: Mapping[str, str] = {}
         self._stored_modules: dict[str, str] = {}
         if quantization is not None:
             self._method = _make_method(checkpoint, quantization, dtype)
-            names = find_names(checkpoint, name_of)
-            self._stored_modules = {_module(own): _module(stored) for own, stored in names.items()}
+            self._names = find_names(checkpoint, name_of)
+            self._stored_modules = {_module(own): _module(stored) for own, stored in self._names.items()}
 
     def __call__(self, modules: tuple[str, ...], *, is_quantizable: bool) -> LinearMethod:
         """Return the method of a layer of these modules, named as in the model. Raises `CheckpointError` where only
@@ -235,8 +237,12 @@ class _MethodChoice:
             return False
         if self._quantization.marker is not None:
             return f"{stored}.{self._quantization.marker}" in self._checkpoint.stored
-        weight = self._checkpoint.stored.get(f"{stored}.weight")
-        return weight is None or len(weight.shape) == 2  # formats quantize linear layers, not convolutions
+        weight = self._checkpoint.stored.get(self._names.get(f"{module}.weight", ""))
+        if weight is None or len(weight.shape) == 2:
+            return True
+        # Of what has more axes, formats quantize experts and no convolutions, and some tools leave experts alone.
+        is_of_experts = _EXPERTS in module
+        return is_of_experts and (weight.dtype not in FLOATS or not self._quantization.is_stored)
 
 
 def _make_method(checkpoint: Checkpoint, quantization: Quantization, dtype: torch.dtype) -> LinearMethod:

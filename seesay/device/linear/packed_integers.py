@@ -42,7 +42,7 @@ class _Stored(NamedTuple):
 class _PackedMethod:
     """The settings of a format. dtype: of the model. scale_dtype: of scales in memory."""
 
-    makes_matrix = False
+    makes_matrix = True
 
     def __init__(
         self, quantization: Quantization, dtype: torch.dtype, scale_dtype: torch.dtype = torch.float32
@@ -190,7 +190,7 @@ def _make_product(
     if all(_are_equal(first, source.order) for source in stored[1:]):
         return _pack(stored, bias, sizes, quantization, dtype)
     products = [_pack([source], None, sizes, quantization, dtype) for source in stored]
-    return join_products(products, bias)
+    return join_products(products, bias, dtype)
 
 
 def _pack(

@@ -16,9 +16,11 @@ import torch
 import torch.nn.functional as F
 
 from seesay.device.backends import has_kernels
-from seesay.device.linear.linear_method import FusedKernel, Product
+from seesay.device.linear.linear_method import FusedKernel, Product, RowMatrix
 from seesay.device.linear.matmul import make_product
 from seesay.device.linear.packed_weight import PackedWeight, cut_outputs
+from seesay.device.linear.scaled_weights import multiply_out as multiply_scales_out
+from seesay.device.linear.scaled_weights import warn_multiplied_out
 from seesay.device.query import find_capability
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ logger = logging.getLogger("seesay")
 
 _ELEMENTS_FOR_MANY_ROWS = 1 << 28
 """Elements of a matrix that are multiplied out at a time for many rows, on a GPU."""
+_BYTES = torch.iinfo(torch.int8)
 _CAPABILITY = (8, 0)
 """The first GPUs that compute with bfloat16."""
 
@@ -48,11 +51,11 @@ def make_packed_product(
         return _make_plain_product(weight, bias, dtype)
     if reason is not None:
         _warn_once(reason)
-    return make_torch_product(weight, bias)
+    return make_torch_product(weight, bias, dtype)
 
 
-def make_torch_product(weight: PackedWeight, bias: torch.Tensor | None) -> Product:
-    """Return the product that torch computes, on any device and in any type."""
+def make_torch_product(weight: PackedWeight, bias: torch.Tensor | None, dtype: torch.dtype) -> Product:
+    """Return the product that torch computes, on any device and in any type. dtype: of its `make_matrix`."""
 
     def multiply(x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         x, num_outputs = x[:, : weight.num_inputs], len(weight.words)
@@ -62,7 +65,37 @@ def make_torch_product(weight: PackedWeight, bias: torch.Tensor | None) -> Produ
         ]
         return torch.cat(pieces, dim=1)
 
-    return _make_product(weight.tensors, bias, multiply)
+    return _make_product(weight.tensors, bias, multiply, partial(make_row_matrix, weight, dtype))
+
+
+def make_row_matrix(weight: PackedWeight, dtype: torch.dtype) -> RowMatrix:
+    """Return the matrix with a byte for each number: int8, less its zero point, with the scales of groups. Multiplied
+    out in `dtype`, with a warning, where no kernel could scale that."""
+    device, num_outputs = weight.words.device, len(weight.words)
+    reason = _why_no_bytes(weight)
+    numbers = torch.empty(num_outputs, weight.num_inputs, dtype=dtype if reason else torch.int8, device=device)
+    for start, stop in cut_outputs(num_outputs, weight.num_inputs):
+        numbers[start:stop] = weight.multiply_out(start, stop, dtype) if reason else weight.differences(start, stop)
+    if reason is not None:
+        if device.type != "cpu":
+            warn_multiplied_out(reason)
+        return RowMatrix(numbers)
+    scales = weight.scales.float()
+    return RowMatrix(numbers, scales[0]) if len(scales) == 1 else RowMatrix(numbers, scales.t(), weight.group_size)
+
+
+def _why_no_bytes(weight: PackedWeight) -> str | None:
+    """Return why kernels cannot compute with a byte for each number; None if they can."""
+    if weight.order is not None:
+        return "experts whose inputs are sorted by importance (desc_act, actorder) have no kernel"
+    if len(weight.scales) > 1 and weight.group_size & (weight.group_size - 1):
+        return f"experts in groups of inputs need a power of two of them, got {weight.group_size}"
+    if weight.bits == 8 and not weight.words.is_meta:
+        for start, stop in cut_outputs(len(weight.words), weight.num_inputs):
+            least, most = weight.differences(start, stop).aminmax()
+            if least < _BYTES.min or most > _BYTES.max:
+                return "experts in 8 bits need numbers that differ by less than a byte from their zero points"
+    return None
 
 
 def _make_plain_product(weight: PackedWeight, bias: torch.Tensor | None, dtype: torch.dtype) -> Product:
@@ -76,10 +109,10 @@ def _make_plain_product(weight: PackedWeight, bias: torch.Tensor | None, dtype: 
     def add(target: torch.Tensor, x: torch.Tensor) -> None:
         plain.add(target, x[:, :num_inputs])
 
-    return Product(tensors=plain.tensors, run=run, add=add)
+    return Product(tensors=plain.tensors, run=run, add=add, make_matrix=partial(make_row_matrix, weight, dtype))
 
 
-def join_products(products: Sequence[Product], bias: torch.Tensor | None) -> Product:
+def join_products(products: Sequence[Product], bias: torch.Tensor | None, dtype: torch.dtype) -> Product:
     """Return the product whose outputs are those of `products`, which have no bias, one after another, plus `bias`."""
 
     def run(x: torch.Tensor) -> torch.Tensor:
@@ -89,8 +122,20 @@ def join_products(products: Sequence[Product], bias: torch.Tensor | None) -> Pro
     def add(target: torch.Tensor, x: torch.Tensor) -> None:
         target.add_(torch.cat([product.run(x) for product in products], dim=-1))
 
+    def make_matrix() -> RowMatrix:
+        return RowMatrix(torch.cat([_multiply_matrix_out(product, dtype) for product in products]))
+
     tensors = tuple(tensor for product in products for tensor in product.tensors)
-    return Product(tensors=tensors if bias is None else (*tensors, bias), run=run, add=add)
+    tensors = tensors if bias is None else (*tensors, bias)
+    return Product(tensors=tensors, run=run, add=add, make_matrix=make_matrix)
+
+
+def _multiply_matrix_out(product: Product, dtype: torch.dtype) -> torch.Tensor:
+    assert product.make_matrix is not None
+    numbers, scale, group_size = product.make_matrix()
+    if scale is None:
+        return numbers
+    return multiply_scales_out(numbers, scale.view(len(numbers), -1), group_size or numbers.shape[1], dtype)
 
 
 def _make_kernel_product(
@@ -121,7 +166,8 @@ def _make_kernel_product(
 
     fused = partial(packed_matmul.multiply_few, packed=packed, bias=bias)
     tensors = packed.tensors if plain is None else (*packed.tensors, plain)
-    return _make_product(tensors, bias, multiply, fused=fused, max_fused_rows=MAX_FUSED_ROWS)
+    make_matrix = partial(make_row_matrix, weight, dtype)
+    return _make_product(tensors, bias, multiply, make_matrix, fused=fused, max_fused_rows=MAX_FUSED_ROWS)
 
 
 def to_kernel(weight: PackedWeight, dtype: torch.dtype) -> PackedTensors:
@@ -143,6 +189,7 @@ def _make_product(
     tensors: tuple[torch.Tensor, ...],
     bias: torch.Tensor | None,
     multiply: _Multiply,
+    make_matrix: Callable[[], RowMatrix],
     fused: FusedKernel | None = None,
     max_fused_rows: int = 0,
 ) -> Product:
@@ -157,7 +204,9 @@ def _make_product(
             target.add_(multiply(x, None))
 
     tensors = tensors if bias is None else (*tensors, bias)
-    return Product(tensors=tensors, run=run, add=add, fused=fused, max_fused_rows=max_fused_rows)
+    return Product(
+        tensors=tensors, run=run, add=add, fused=fused, max_fused_rows=max_fused_rows, make_matrix=make_matrix
+    )
 
 
 def _why_no_kernels(device: torch.device, dtype: torch.dtype) -> str | None:

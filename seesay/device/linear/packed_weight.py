@@ -45,13 +45,17 @@ class PackedWeight:
 
     def multiply_out(self, start: int, stop: int, dtype: torch.dtype) -> torch.Tensor:
         """Return outputs start to stop of W: [stop - start, num_inputs]. Computed by torch, in float32."""
-        numbers = self._unpack(start, stop).float()
-        zeros, scales = (
-            tensor[:, start:stop].t().float().repeat_interleave(self._inputs_per_group, dim=1)[:, : self.num_inputs]
-            for tensor in (self.zeros, self.scales)
-        )
-        exact = numbers.sub_(zeros).mul_(scales).to(dtype)
+        exact = self.differences(start, stop).float().mul_(self._spread(self.scales, start, stop).float()).to(dtype)
         return exact if self.order is None else torch.empty_like(exact).index_copy_(1, self.order.long(), exact)
+
+    def differences(self, start: int, stop: int) -> torch.Tensor:
+        """Return the numbers of outputs start to stop less their zero points, in the order of k: int16
+        [stop - start, num_inputs]."""
+        return self._unpack(start, stop).short().sub_(self._spread(self.zeros, start, stop).short())
+
+    def _spread(self, tensor: torch.Tensor, start: int, stop: int) -> torch.Tensor:
+        """Return for each of some outputs and each input what a tensor [groups, outputs] has of its group."""
+        return tensor[:, start:stop].t().repeat_interleave(self._inputs_per_group, dim=1)[:, : self.num_inputs]
 
     @property
     def _inputs_per_group(self) -> int:

@@ -24,7 +24,7 @@ from seesay.vl.bases.tower_names import CLIP_TOWER, SAM_NECK, SAM_TOWER
 from seesay.vl.families import deepseek_vl2
 from seesay.vl.family import MAX_TILES, Family, Features, make_expansion
 from seesay.vl.published import Published
-from seesay.vl.weight_map import STACKED_EXPERTS, WeightMap
+from seesay.vl.weight_map import WeightMap
 
 if TYPE_CHECKING:
     import torch
@@ -72,7 +72,6 @@ class DeepseekOCR(Family):
             "model.language_model.": "",
             "lm_head.": "lm_head.",
         },
-        decoder_patterns=STACKED_EXPERTS,
         tower={
             "model.sam_model.": "high.",
             "model.vision_model.": "tower.",

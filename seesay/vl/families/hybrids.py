@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from seesay.vl.published import Published
 from seesay.vl.text_family import TextFamily
-from seesay.vl.weight_map import MIXTRAL_DECODER, NEMOTRON_DECODER, STACKED_EXPERTS
+from seesay.vl.weight_map import MIXTRAL_DECODER, NEMOTRON_DECODER
 
 _NAMES = (
     (r"^final_layernorm\.", "norm."),
@@ -75,9 +75,7 @@ class KimiLinear(TextFamily):
     published: ClassVar[tuple[Published, ...]] = (
         Published(decoder="kimi_linear", names=("moonshotai/Kimi-Linear-48B-A3B-Instruct",)),
     )
-    weights = replace(
-        TextFamily.weights, decoder_patterns=((r"\.forget_gate\.", "."), *MIXTRAL_DECODER, *STACKED_EXPERTS)
-    )
+    weights = replace(TextFamily.weights, decoder_patterns=((r"\.forget_gate\.", "."), *MIXTRAL_DECODER))
 
 
 class Jamba(TextFamily):

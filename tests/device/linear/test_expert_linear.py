@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
+from quantized_folders import PACKED_FORMS
 from torch import Tensor
 
 from seesay.checkpoint.loading import load_weights
 from seesay.checkpoint.parts import Source
-from seesay.checkpoint.quantization import Quantization
+from seesay.checkpoint.quantization import Quantization, read_quantization
 from seesay.checkpoint.tensor_source import GivenTensor, HandedTensors
 from seesay.device.backends import has_triton
 from seesay.device.linear.block_fp8 import BlockFp8
 from seesay.device.linear.expert_linear import ExpertLinear
-from seesay.device.linear.packed_integers import Awq
+from seesay.device.linear.linear import Unquantized
+from seesay.device.linear.linear_method import Sizes
+from seesay.device.linear.packed_integers import Awq, Gptq, PackQuantized
 from seesay.errors import CheckpointError
 
 PATH, NUM, SIZE, OUTPUTS = "mlp.experts.gate_up_proj", 3, 40, 24
@@ -81,11 +85,41 @@ def test_a_missing_expert_is_named() -> None:
         load(make_linear(), tensors)
 
 
+class NoMatrix(Unquantized):
+    name, makes_matrix = "no matrix", False
+
+
 @pytest.mark.skipif(not has_triton(), reason="needs Triton")
 def test_formats_without_kernels_are_refused_by_name_on_a_gpu() -> None:
     """The meta device stands for a GPU."""
     linear = make_linear()
-    quantization = Quantization(method="awq", format="awq", strategy="group", group_size=8, bits=4)
-    linear.method = Awq(quantization, torch.float32)
+    linear.method = NoMatrix()
     assert linear.why_not(CPU) is None
-    assert linear.why_not(torch.device("meta")) == "there are no kernels for experts in awq 4"
+    assert linear.why_not(torch.device("meta")) == "there are no kernels for experts in no matrix"
+
+
+@pytest.mark.parametrize("form", PACKED_FORMS)
+def test_packed_numbers_become_bytes_for_kernels(form: str) -> None:
+    """Of all experts in one matrix; multiplied out where no kernel could scale bytes."""
+    settings = PACKED_FORMS[form].config
+    quantization = read_quantization(Path("config.json"), {"quantization_config": settings}, None)
+    assert quantization is not None
+    kinds = {"awq": Awq, "gptq": Gptq, "pack-quantized": PackQuantized}
+    method = kinds[quantization.format](quantization, torch.float32)
+    torch.manual_seed(0)
+    sources = [Source(module=f"{expert}.up_proj", num_outputs=32) for expert in range(NUM)]
+    stored, exact = zip(*[PACKED_FORMS[form].quantize(torch.randn(32, 64)) for _ in sources], strict=True)
+    weights = {name: layout.weight(sources, 64) for name, layout in method.layouts(64).items()}
+    for name, layout in method.layouts(64).items():
+        pieces = [tensors[layout.name] for tensors in stored]
+        axis = weights[name].joined_axis
+        weights[name].data = torch.stack(pieces) if axis is None else torch.cat(pieces, dim=axis)
+    make_matrix = method.prepare(weights, None, Sizes(outputs=(32,) * NUM, inputs=64)).make_matrix
+    assert make_matrix is not None
+    numbers, scale, group_size = make_matrix()
+    is_plain = "order" in form or form == "pack-quantized, 8 bits"
+    assert numbers.dtype == (torch.float32 if is_plain else torch.int8)
+    wide = numbers.float()
+    if scale is not None:
+        wide *= scale.view(len(numbers), -1).repeat_interleave(group_size or 64, dim=1)
+    torch.testing.assert_close(wide, torch.cat(exact), atol=1e-6, rtol=1e-5)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from seesay.errors import CheckpointError
-from seesay.llm.models.spec import ExpertsSpec, StackingSpec
+from seesay.llm.models.spec import ExpertsSpec, LayerSpec, StackingSpec
 from seesay.llm.plans.routing import Routing
 
 if TYPE_CHECKING:
     from seesay.checkpoint.model_config import ModelConfig
+
+_OF_EXPERTS = re.compile(r"layers\.(?P<layer>\d+)\.mlp\.experts\.(?P<module>\d+|gate_up_proj|down_proj)\.")
 
 
 def read_mixtral_experts(config: ModelConfig) -> ExpertsSpec:
@@ -147,6 +151,23 @@ def read_ernie_experts(config: ModelConfig) -> ExpertsSpec:
         is_router_exact=True,
         shared_size=config.moe_intermediate_size * (config.moe_num_shared_experts or 0),
     )
+
+
+def find_stacked_experts(names: Iterable[str | None]) -> dict[int, bool]:
+    """Return for each layer with experts whether a checkpoint, which has tensors of these names of the decoder, has
+    them in tensors of all experts, or one by one."""
+    matches = (_OF_EXPERTS.match(name) for name in names if name is not None and ".experts." in name)
+    return {int(found["layer"]): not found["module"].isdigit() for found in matches if found is not None}
+
+
+def restack_experts(layer: LayerSpec, *, is_stacked: bool | None) -> LayerSpec:
+    """Return the options of a layer whose experts are stored so; None: as its kind says. What tools write that quantize
+    or train differs there from what was published first."""
+    experts = layer.feed_forward.experts
+    if experts is None or is_stacked is None or is_stacked == (experts.stacking is not None):
+        return layer
+    experts = replace(experts, stacking=StackingSpec(is_transposed=None) if is_stacked else None)
+    return replace(layer, feed_forward=replace(layer.feed_forward, experts=experts))
 
 
 def find_dense_qwen_layers(config: ModelConfig) -> frozenset[int]:
