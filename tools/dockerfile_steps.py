@@ -77,6 +77,8 @@ def _make_lines(
             elif word == "ARG":
                 key, _, value = rest.partition("=")
                 yield f"export {key}={shlex.quote(arguments.get(key, value))}"
+            elif word == "ENV" and rest.startswith("UV_"):
+                yield f"export {_inside(rest, folder)}"
             elif word == "COPY" and not rest.startswith("--from"):
                 *sources, aim = rest.split()
                 yield f"cp -R {' '.join(shlex.quote(str(ROOT / source)) for source in sources)} {where}/{aim}"

@@ -34,7 +34,7 @@ def offered(tiny_checkpoint: Callable[[str], Path]) -> Iterator[dict[str, set[st
     ):
         proxy.post(messages=ask_about(make_data_url(), "?"), max_tokens=3, ignore_eos=True).raise_for_status()
         httpx.post(f"{proxy.url}/nodes/add", json={"url": "http://127.0.0.1:9"}).raise_for_status()
-        proxy.call(lambda: proxy.uvicorn.config.app.state.server.metrics.observe_retry("status 503"))  # type: ignore[union-attr]
+        proxy.call(proxy.uvicorn.config.app.state.server.metrics.retries.labels("status 503").inc)  # type: ignore[union-attr]
         pages = [httpx.get(f"{url}/metrics", timeout=60).text for url in (server.url, proxy.url)]
     found: dict[str, set[str]] = {}
     for page in pages:
