@@ -337,6 +337,7 @@ def test_wrong_options_are_refused_by_name(options: dict[str, Any], text: str) -
         ({"tp": 2}, False),
         ({"has_states": True}, False),
         ({"on_gpu": False}, False),
+        ({"has_float64": False}, False),
     ],
     ids=str,
 )
@@ -344,8 +345,10 @@ def test_texts_propose_by_default_where_that_costs_nothing(
     changes: dict[str, Any], is_on: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On GPUs whose graphs compute steps with proposals, unless options say otherwise."""
-    on_gpu, has_states = changes.pop("on_gpu", True), changes.pop("has_states", False)
+    has_states = changes.pop("has_states", False)
+    on_gpu, has_float64 = changes.pop("on_gpu", True), changes.pop("has_float64", True)
     monkeypatch.setattr(start_speculation, "has_graphs", lambda _: on_gpu)
+    monkeypatch.setattr(start_speculation, "has_float64", lambda _: has_float64)
     limits = RunnerLimits(max_batch_size=4, max_step_tokens=64, session_len=200, block_size=16)
     traits = SimpleNamespace(has_graphs=True, has_states=has_states)
     runner: Any = SimpleNamespace(device=None, decoder=SimpleNamespace(traits=traits), limits=limits)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from seesay.config import SpeculativeConfig
-from seesay.device.backends import has_graphs
+from seesay.device.backends import has_float64, has_graphs
 from seesay.engine.core.speculation.draft_model import DraftModel
 from seesay.engine.core.speculation.layer_draft import LayerDraft
 from seesay.engine.core.speculation.media_answers import MOST_OF_MEDIA
@@ -52,7 +52,7 @@ def with_default_speculation(config: EngineConfig, runner: ModelRunner) -> Engin
     if config.speculative is not None or config.num_ranks > 1 or config.eager_mode:
         return config
     traits = runner.decoder.traits
-    if traits.has_states or not (traits.has_graphs and has_graphs(runner.device)):
+    if traits.has_states or not (traits.has_graphs and has_graphs(runner.device) and has_float64(runner.device)):
         return config
     runner.limits = replace(runner.limits, max_verified_tokens=MOST_VERIFIED)
     return replace(config, speculative=SpeculativeConfig(method="ngram"))
@@ -72,14 +72,15 @@ def make_speculation(
 
 def make_text_rounds(config: EngineConfig, runner: ModelRunner, *, vocab_size: int) -> TextRounds | None:
     """Let steps of `runner`, whose cache is allocated, propose from texts by themselves, where the options ask for
-    that, and the model can go on behind tokens of which some were wrong."""
+    that, the model can go on behind tokens of which some were wrong, and the device has numbers of 64 bits, as the host
+    counts the shares of right ones."""
     from seesay.llm.running.proposals.ngram_rounds import NgramProposer
     from seesay.llm.running.proposals.rounds import ProposalRounds
 
     speculation, traits = config.speculation, runner.decoder.traits
     if speculation is None or speculation.method != "ngram" or config.num_ranks > 1:
         return None
-    if traits.has_states or traits.attends_media:
+    if traits.has_states or traits.attends_media or not has_float64(runner.device):
         return None
     proposer = NgramProposer(
         runner.device,
