@@ -18,7 +18,7 @@ _MAX_TOKENIZER_BYTES = 64 << 20
 """Largest file of a tokenizer. A tokenizer of 250,000 tokens is half as large."""
 
 
-def read_text(file: Path) -> str:
+def read_text(file: Path, *, max_bytes: int = _MAX_TEXT_BYTES) -> str:
     """Return the content of a file of a model folder. Raises `CheckpointError` if it is too large or not a regular file
     (reading a pipe or a device may never end), and OSError or UnicodeDecodeError if it cannot be read."""
     descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -26,11 +26,11 @@ def read_text(file: Path) -> str:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # `open` would name a folder by its descriptor
             raise CheckpointError(f"{file}: not a regular file")
         with open(descriptor, "rb", closefd=False) as stream:
-            data = stream.read(_MAX_TEXT_BYTES + 1)
+            data = stream.read(max_bytes + 1)
     finally:
         os.close(descriptor)
-    if len(data) > _MAX_TEXT_BYTES:
-        raise _too_large(file, _MAX_TEXT_BYTES)
+    if len(data) > max_bytes:
+        raise _too_large(file, max_bytes)
     return data.decode()
 
 
@@ -63,10 +63,10 @@ def _read_tagged_float(data: dict[str, object]) -> object:
     return _TAGGED_FLOATS.get(tag, data) if len(data) == 1 and isinstance(tag, str) else data
 
 
-def read_object(file: Path) -> dict[str, Any] | None:
+def read_object(file: Path, *, max_bytes: int = _MAX_TEXT_BYTES) -> dict[str, Any] | None:
     """Return the JSON object in a file, or None if there is no such file."""
     try:
-        data = json.loads(read_text(file), object_hook=_read_tagged_float)
+        data = json.loads(read_text(file, max_bytes=max_bytes), object_hook=_read_tagged_float)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, RecursionError) as error:

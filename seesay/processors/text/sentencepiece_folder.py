@@ -1,4 +1,5 @@
-"""Load the tokenizer of a folder that has SentencePiece's tokenizer.model and no tokenizer.json."""
+"""Load the tokenizer of a folder that has SentencePiece's tokenizer.model, also under Mistral's own names, and no
+tokenizer.json."""
 
 from __future__ import annotations
 
@@ -16,6 +17,11 @@ from seesay.errors import CheckpointError
 from seesay.processors.text.sentencepiece_model import SentencePieceModel, read_sentencepiece
 
 FILE = "tokenizer.model"
+MISTRAL_FILES = tuple(f"{FILE}.{version}" for version in ("v1", "v2", "v3"))
+_MISTRAL_CONFIG: Mapping[str, object] = {
+    "bos_token": "<s>", "eos_token": "</s>", "legacy": False, "unk_token": "<unk>",
+}  # fmt: skip
+"""What the tokenizer_config.json of Mistral's models says, which stands beside the file in Transformers' layout."""
 
 _COPIED = ("special_tokens_map.json", "chat_template.jinja", "chat_template.json", "additional_chat_templates")
 _CODE = ("auto_map", "tokenizer_class", "tokenizer_file")
@@ -28,14 +34,15 @@ _ADDED_FLAGS = {"normalized": False, "special": True, "lstrip": False, "rstrip":
 """The flags of an added token, with their defaults."""
 
 
-def load_sentencepiece(folder: Path) -> Any:
-    """Return a fast tokenizer of Transformers with the ids of the folder's tokenizer.model and of the tokens that its
-    other files add. No code of the checkpoint is needed or run.
+def load_sentencepiece(folder: Path, file: str = FILE) -> Any:
+    """Return a fast tokenizer of Transformers with the ids of the folder's tokenizer.model, which is called `file`
+    there, and of the tokens that its other files add. No code of the checkpoint is needed or run.
 
     Raises `CheckpointError` for a damaged file, and for added tokens whose ids leave a gap.
     """
-    config = read_object(folder / "tokenizer_config.json") or {}
-    model = read_sentencepiece(folder / FILE)
+    own = read_object(folder / "tokenizer_config.json")
+    config = own or (_MISTRAL_CONFIG if file in MISTRAL_FILES else {})
+    model = read_sentencepiece(folder / file)
     added = dict(sorted(_added_tokens(folder, config)))
     renamed = {
         index: token.content

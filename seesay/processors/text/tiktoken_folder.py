@@ -45,7 +45,7 @@ _TAGS = ("<ref>", "</ref>", "<box>", "</box>", "<quad>", "</quad>")
 """Tokens of Qwen-VL around what an answer points at. They stand in answers, and people write them into questions."""
 _PICTURE_TAGS = ("<img>", "</img>", "<imgpad>")
 _MAX_TOKENS = 1 << 20
-_MAX_WORK = 100_000_000
+MAX_WORK = 100_000_000
 """Steps that finding the merges may take: the sum of the tokens' squared lengths. Qwen's has 8 million."""
 
 
@@ -56,7 +56,8 @@ def load_tiktoken(folder: Path) -> Any:
     Raises `CheckpointError` for a damaged file, and for a tokenizer of another class.
     """
     config = _read_config(folder, FILE, _CLASS)
-    tokenizer = _make_tokenizer(read_ranks(folder / FILE), _PATTERN)
+    ranks = read_ranks(folder / FILE)
+    tokenizer = make_tokenizer(ranks, find_merges(ranks), _PATTERN)
     tokenizer.normalizer = normalizers.NFC()
     has_tower = (read_object(folder / "config.json") or {}).get("visual") is not None
     added = (*_SPECIAL, *_TAGS, *_PICTURE_TAGS) if has_tower else _SPECIAL
@@ -69,7 +70,7 @@ def load_kimi(folder: Path) -> Any:
     tokenizer_config.json."""
     config = _read_config(folder, KIMI_FILE, _KIMI_CLASS)
     ranks = read_ranks(folder / KIMI_FILE)
-    tokenizer = _make_tokenizer(ranks, _KIMI_PATTERN)
+    tokenizer = make_tokenizer(ranks, find_merges(ranks), _KIMI_PATTERN)
     tokenizer.add_tokens(_list_reserved(folder, config.get("added_tokens_decoder", {}), len(ranks)))
     return wrap_converted(tokenizer, folder, {key: config[key] for key in config if key != "added_tokens_decoder"})
 
@@ -121,8 +122,8 @@ def read_ranks(file: Path) -> dict[str, int]:
             raise CheckpointError(f"{file}: has more than {_MAX_TOKENS} tokens")
     if missing := [letter for letter in byte_alphabet() if letter not in ranks]:
         raise CheckpointError(f"{file}: {len(missing)} of the 256 bytes are not tokens: the file is cut off or damaged")
-    if (work := sum(len(token) ** 2 for token in ranks)) > _MAX_WORK:
-        raise CheckpointError(f"{file}: the squared lengths of its tokens add up to {work}, more than {_MAX_WORK}")
+    if (work := sum(len(token) ** 2 for token in ranks)) > MAX_WORK:
+        raise CheckpointError(f"{file}: the squared lengths of its tokens add up to {work}, more than {MAX_WORK}")
     return ranks
 
 
@@ -153,8 +154,9 @@ def find_merges(ranks: Mapping[str, int]) -> Iterator[tuple[str, str]]:
             yield parts[0], parts[1]
 
 
-def _make_tokenizer(ranks: Mapping[str, int], pattern: str) -> Tokenizer:
-    model = models.BPE(vocab=dict(ranks), merges=list(find_merges(ranks)), ignore_merges=True)
+def make_tokenizer(vocabulary: Mapping[str, int], merges: Iterator[tuple[str, str]], pattern: str) -> Tokenizer:
+    """Return a tokenizer of the ids in `vocabulary`, which cuts texts by `pattern`."""
+    model = models.BPE(vocab=dict(vocabulary), merges=list(merges), ignore_merges=True)
     tokenizer = Tokenizer(model)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [

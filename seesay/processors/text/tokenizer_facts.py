@@ -6,19 +6,23 @@ Transformers decides how the files of a tokenizer are to be understood; importin
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 from seesay.checkpoint import check_tokenizer_files
 from seesay.checkpoint.config_cache import keep, make_key, read_cached
+from seesay.checkpoint.tekken_file import FILE as TEKKEN_FILE
 from seesay.errors import CheckpointError
-from seesay.processors.text import sentencepiece_folder, tiktoken_folder
+from seesay.processors.text import tekken_folder, tiktoken_folder
+from seesay.processors.text.sentencepiece_folder import FILE, MISTRAL_FILES, load_sentencepiece
 from seesay.processors.text.tokenizer_trial import check_growth, try_tokenizer
 
-_CONVERTED = {
-    sentencepiece_folder.FILE: sentencepiece_folder.load_sentencepiece,
+_CONVERTED: Mapping[str, Callable[[Path], object]] = {
+    TEKKEN_FILE: tekken_folder.load_tekken,
+    **{name: partial(load_sentencepiece, file=name) for name in (FILE, *MISTRAL_FILES)},
     tiktoken_folder.FILE: tiktoken_folder.load_tiktoken,
     tiktoken_folder.KIMI_FILE: tiktoken_folder.load_kimi,
 }
@@ -28,8 +32,8 @@ _READ_BY_TRANSFORMERS = (
     *_TOKENIZER_FILES, "added_tokens.json", "special_tokens_map.json", "merges.txt", "chat_template.jinja",
     "chat_template.json", "config.json", "processor_config.json",
 )  # fmt: skip
-_KEPT = "tokenizer-2"
-"""The number counts the fields of `TokenizerFacts` and how they are read, also from tokenizer.model: raise it with a
+_KEPT = "tokenizer-3"
+"""The number counts the fields of `TokenizerFacts` and how they are read, also from converted files: raise it with a
 change."""
 
 
@@ -93,8 +97,8 @@ def load_facts(path: Path, *, trust_remote_code: bool) -> TokenizerFacts:
 
 def load_hf(path: Path, *, trust_remote_code: bool) -> Any:
     """Return Transformers' object for the tokenizer in a folder: its tokenizer.json unchanged, else our conversion of
-    SentencePiece's tokenizer.model, Qwen's qwen.tiktoken or Kimi's tiktoken.model, else Transformers' conversion of
-    another file."""
+    Mistral's tekken.json, SentencePiece's tokenizer.model, Qwen's qwen.tiktoken or Kimi's tiktoken.model, else
+    Transformers' conversion of another file."""
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
     if (path / "tokenizer.json").is_file():

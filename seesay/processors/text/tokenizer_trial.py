@@ -23,9 +23,11 @@ _PARTS = ("normalizers", "pretokenizers", "decoders")
 _ENVIRONMENT = ("LD_LIBRARY_PATH", "LANG", "LC_ALL")
 
 
-def try_tokenizer(file: Path) -> None:
+def try_tokenizer(file: Path, *, origin: Path | None = None) -> None:
     """Load and use a tokenizer.json in a process with limits. Raises `CheckpointError` where that process exceeds them
-    or dies. An error that it ends with is left to those who load the file."""
+    or dies. An error that it ends with is left to those who load the file. origin: what the file was made from, for
+    messages."""
+    shown = origin or file
     settings = {
         "file": str(file.absolute()),
         "sys_path": [str(Path(path).absolute()) for path in sys.path],
@@ -47,12 +49,12 @@ def try_tokenizer(file: Path) -> None:
     except subprocess.TimeoutExpired:
         status = -signal.SIGXCPU
     except OSError as error:
-        raise CheckpointError(f"{file}: the process that tries it cannot be started: {error}") from None
+        raise CheckpointError(f"{shown}: the process that tries it cannot be started: {error}") from None
     if status in (-signal.SIGXCPU, -signal.SIGKILL):
-        raise CheckpointError(f"{file}: to load it and to tokenize a short text takes more than {CPU_S} s")
+        raise CheckpointError(f"{shown}: to load it and to tokenize a short text takes more than {CPU_S} s")
     if status < 0:
         raise CheckpointError(
-            f"{file}: to load it and to tokenize a short text takes more than {MEMORY_BYTES >> 30} GiB, or crashes "
+            f"{shown}: to load it and to tokenize a short text takes more than {MEMORY_BYTES >> 30} GiB, or crashes "
             f"tokenizers (signal {-status})"
         )
 

@@ -59,6 +59,15 @@ def test_where_the_first_space_goes(tmp_path: Path) -> None:
     assert shown == [["▁a", "</s>", "▁b"], ["▁a", "</s>", "b"], ["▁a", "</s>", "b"], ["▁a", "</s>", "▁b"]]
 
 
+def test_the_name_of_the_file_in_mistrals_layout(tmp_path: Path) -> None:
+    """Nothing stands beside it; a space goes before the first text alone, and answers end."""
+    shutil.copyfile(MODELS / "bpe.model", tmp_path / "tokenizer.model.v3")
+    own, sibling = Tokenizer.load(tmp_path), Tokenizer.load(write(tmp_path / "sibling", legacy=False))
+    for text in ("a</s>b", "hello", " x"):
+        assert own.encode(text, add_special_tokens=True) == sibling.encode(text, add_special_tokens=True)
+    assert (own.bos_token_id, own.eos_token_id) == (sibling.bos_token_id, sibling.eos_token_id) == (1, 2)
+
+
 def test_tokens_that_other_files_add(tmp_path: Path) -> None:
     """A published fine-tune: a placeholder of the vocabulary renamed, tokens added behind it, code that is not run."""
     decoder = {
