@@ -18,6 +18,13 @@ from seesay.checkpoint.file_values import check_file
 from seesay.checkpoint.files import inside, read_object
 from seesay.checkpoint.known_classes import find_known_type
 from seesay.checkpoint.layouts.config_conversion import ConfigReader, ConvertedConfig, read_as_known
+from seesay.checkpoint.layouts.original_mistral import (
+    CONFIG_FILE,
+    PARAMS_FILE,
+    find_consolidated,
+    read_stand_ins,
+    rename_tensors,
+)
 from seesay.checkpoint.model_config import ModelConfig, as_plain, list_options
 from seesay.checkpoint.numbers import check_numbers
 from seesay.checkpoint.overrides import apply_overrides, check_added
@@ -65,7 +72,8 @@ class Checkpoint:
     `added`: the overrides that config.json itself has no field for. `quantization`: how linear layers are stored or to
     be quantized; None for plain weights. `readers`: what reads config.json, by the architecture in it, of families from
     outside of this package. `code`: the Python that makes configuration and model; None where Transformers has both, or
-    no code may be run. `runs_code`: whether that of processors may be. `remedy`: what to do if a tensor is missing."""
+    no code may be run. `runs_code`: whether that of processors may be. `remedy`: what to do if a tensor is missing.
+    `stand_ins`: JSON files of Transformers' layout, by name, that stand for those of a folder in Mistral's own."""
 
     path: Path
     config: Mapping[str, Any]
@@ -78,6 +86,7 @@ class Checkpoint:
     code: RemoteCode | None = None
     runs_code: bool = False
     remedy: str = "download the checkpoint again"
+    stand_ins: Mapping[str, Mapping[str, object]] = field(default_factory=dict, repr=False)
 
     @classmethod
     def load(
@@ -110,12 +119,14 @@ class Checkpoint:
     ) -> Checkpoint:
         """Read the folder's JSON files alone: as `load`, but without tensors."""
         path = Path(path)
-        config = read_object(path / "config.json")
+        stand_ins = read_stand_ins(path)
+        config = stand_ins.get(CONFIG_FILE) or read_object(path / CONFIG_FILE)
         if config is None:
-            raise CheckpointError(f"{path}: not a model folder: it has no config.json")
+            raise CheckpointError(f"{path}: not a model folder: it has no config.json, nor Mistral's params.json")
         merged, added = apply_overrides(config, hf_overrides or {})
-        check_file(path / "config.json", merged)
-        quantized = read_quantization(path / "config.json", merged, quantization)
+        file = path / (PARAMS_FILE if stand_ins else CONFIG_FILE)
+        check_file(file, merged)
+        quantized = read_quantization(file, merged, quantization)
         return cls(
             path=path,
             config=merged,
@@ -126,6 +137,7 @@ class Checkpoint:
             added=added,
             readers=readers or {},
             runs_code=runs_code,
+            stand_ins=stand_ins,
         )
 
     def _find_tensors(self) -> Checkpoint:
@@ -134,21 +146,23 @@ class Checkpoint:
         digest = hashlib.blake2b(digest_size=32)
         update_framed(digest, _serialize(self.config))
         stored: dict[str, StoredTensor] = {}
-        index = read_object(path / INDEX_FILE)
-        files = find_shards(path, index)
+        index = None if self.stand_ins else read_object(path / INDEX_FILE)
+        files = find_consolidated(path) if self.stand_ins else find_shards(path, index)
         for file in files:
             for name, tensor in read_header(file, digest).items():
                 if name in stored:
                     raise CheckpointError(f"{file}: tensor {name!r} is also in {stored[name].file.name}")
                 stored[name] = tensor
         if index is not None:
-            for name, shard in index["weight_map"].items():
-                if name not in stored or stored[name].file != path / shard:
-                    raise CheckpointError(
-                        f"{path / shard}: tensor {name!r} is missing, but {INDEX_FILE} lists it in this file: "
-                        "download this shard again"
-                    )
+            _expect_listed(path, index["weight_map"], stored)
+        if self.stand_ins:
+            stored = rename_tensors(stored, self.config)
         return replace(self, stored=stored, revision_digest=digest.digest())
+
+    @property
+    def config_file(self) -> Path:
+        """The file that says which model this is, for messages."""
+        return self.path / (PARAMS_FILE if self.stand_ins else CONFIG_FILE)
 
     @property
     def architecture(self) -> str:
@@ -157,7 +171,7 @@ class Checkpoint:
         config = self._converted.config if self._own_reader is None else self.config
         names = config.get("architectures") or []
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise CheckpointError(f"{self.path / 'config.json'}: architectures must be a list of names, got {names!r}")
+            raise CheckpointError(f"{self.config_file}: architectures must be a list of names, got {names!r}")
         if names:
             return str(names[0])
         if (code := self.remote_code) is not None:
@@ -177,7 +191,7 @@ class Checkpoint:
             if kind in table:
                 return str(table[kind] if isinstance(table[kind], str) else table[kind][0])
         raise CheckpointError(
-            f"{self.path / 'config.json'}: architectures is missing, and Transformers has no model of texts, or of "
+            f"{self.config_file}: architectures is missing, and Transformers has no model of texts, or of "
             f"texts with pictures, of model_type {kind!r}"
         )
 
@@ -202,7 +216,7 @@ class Checkpoint:
         kind = self._known_type or self._converted.config.get("model_type")
         if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
             raise CheckpointError(
-                f"{self.path / 'config.json'}: model_type {kind!r} is unknown to the installed transformers "
+                f"{self.config_file}: model_type {kind!r} is unknown to the installed transformers "
                 "(code from checkpoints is not run): try a newer transformers"
             )
         config_class: type[PretrainedConfig] = CONFIG_MAPPING[kind]
@@ -220,7 +234,7 @@ class Checkpoint:
         try:
             return find_known_type(config)
         except CheckpointError as error:
-            raise CheckpointError(f"{self.path / 'config.json'}: {error}") from None
+            raise CheckpointError(f"{self.config_file}: {error}") from None
 
     @property
     def image_processor(self) -> Mapping[str, Any] | None:
@@ -242,7 +256,7 @@ class Checkpoint:
         try:
             return read_as_known(self.config)
         except CheckpointError as error:
-            raise CheckpointError(f"{self.path / 'config.json'}: {error}") from None
+            raise CheckpointError(f"{self.config_file}: {error}") from None
 
     @property
     def model_config(self) -> ModelConfig:
@@ -267,7 +281,7 @@ class Checkpoint:
         key = make_key(_KEPT_CONFIG, ["transformers"], made_from)
         kept = read_cached(key)
         if kept is not None:
-            check_numbers(self.path / "config.json", self.config)
+            check_numbers(self.config_file, self.config)
             with suppress(AttributeError, KeyError, TypeError, ValueError):  # a damaged file
                 return self._describe(kept)
         made = self._read_described()
@@ -290,7 +304,7 @@ class Checkpoint:
     @cached_property
     def _hf_config(self) -> PretrainedConfig:
         config_class = self._config_class
-        check_numbers(self.path / "config.json", self.config)
+        check_numbers(self.config_file, self.config)
         try:
             plain = json.loads(json.dumps(self._converted.config))
             if self._known_type is not None:
@@ -298,7 +312,7 @@ class Checkpoint:
             return config_class.from_dict(_with_known_names(plain))
         except Exception as error:
             kind = self.config.get("model_type") or self._converted.config["model_type"]
-            raise CheckpointError(f"{self.path / 'config.json'}: not a {kind!r} config: {error}") from error
+            raise CheckpointError(f"{self.config_file}: not a {kind!r} config: {error}") from error
 
     def hf_config(self) -> PretrainedConfig:
         """The Transformers config, with overrides applied. Runs no code of the checkpoint but `code`. Imports
@@ -342,8 +356,9 @@ class Checkpoint:
             raise ConfigError(f"model_format={model_format!r}: the weights in {self.path} are {found}{advice}")
 
     def read_json(self, name: str) -> dict[str, Any] | None:
-        """Return the JSON object in the file `name` of the folder, or None if there is no such file."""
-        return _read_checked(inside(self.path, name))
+        """Return the JSON object in the file `name` of the folder, or what stands for it; None if there is neither."""
+        found = _read_checked(inside(self.path, name))
+        return dict(self.stand_ins[name]) if found is None and name in self.stand_ins else found
 
     @property
     def num_packed_numbers(self) -> int:
@@ -380,7 +395,7 @@ class Checkpoint:
                 try:
                     with safe_open(str(file), framework="pt", device=target) as reader:
                         for name in wanted:
-                            yield name, TensorSlices(reader, name, self.stored[name].shape)
+                            yield name, self.stored[name].open(reader, name)
                             bar.update()
                 except (SafetensorError, OSError) as error:
                     raise CheckpointError(f"cannot read {file}: {error}") from error
@@ -391,6 +406,16 @@ class Checkpoint:
             return self.stored[name]
         except KeyError:
             raise CheckpointError(f"{self.path}: tensor {name!r} is missing from the checkpoint") from None
+
+
+def _expect_listed(path: Path, weight_map: Mapping[str, str], stored: Mapping[str, StoredTensor]) -> None:
+    """Raise `CheckpointError` for a tensor that is not in the file where the index lists it."""
+    for name, shard in weight_map.items():
+        if name not in stored or stored[name].file != path / shard:
+            raise CheckpointError(
+                f"{path / shard}: tensor {name!r} is missing, but {INDEX_FILE} lists it in this file: "
+                "download this shard again"
+            )
 
 
 def _read_checked(file: Path) -> dict[str, object] | None:

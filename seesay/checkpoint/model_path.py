@@ -11,7 +11,7 @@ from seesay.errors import CheckpointError
 DEMO_MODEL = "seesay-demo"
 HUB_PATTERNS = ("*.json", "*.safetensors", "tokenizer*", "*.jinja", "*.txt", "*.model", "*.tiktoken")
 CODE_PATTERNS = ("*.py",)
-CONFIG_PATTERNS = ("config.json", "generation_config.json", "hf_quant_config.json")
+CONFIG_PATTERNS = ("config.json", "params.json", "generation_config.json", "hf_quant_config.json")
 
 
 def resolve_checkpoint(

@@ -36,15 +36,35 @@ _BUFFER = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredTensor:
-    """The place of one tensor: its file, its dtype as safetensors names it, and its shape."""
+    """The place of one tensor: its file, its dtype as safetensors names it, and its shape.
+
+    own_name: its name in the file, where it is known by another one. num_paired_heads: of a matrix for rotary
+    embeddings, the heads whose rows stand in pairs in the file (x0, y0, x1, y1, …) and are read as (x0, x1, …, y0, y1,
+    …); 0 for a tensor that is read as it stands.
+    """
 
     file: Path
     dtype: str
     shape: tuple[int, ...]
+    own_name: str | None = None
+    num_paired_heads: int = 0
 
     @property
     def num_bytes(self) -> int:
         return math.prod(self.shape) * DTYPE_BYTES[self.dtype]
+
+    @property
+    def has_whole_pairs(self) -> bool:
+        """Whether the rows are those of `num_paired_heads`, in pairs; true without any."""
+        heads = self.num_paired_heads
+        return not heads or (len(self.shape) == 2 and self.shape[0] > 0 and self.shape[0] % (2 * heads) == 0)
+
+    def open(self, reader: object, name: str) -> TensorSlices:
+        """Return what reads this tensor, which is called `name`, of its open file."""
+        own = self.own_name or name
+        if self.num_paired_heads:
+            return PairedSlices(reader, own, self.shape, self.num_paired_heads)
+        return TensorSlices(reader, own, self.shape)
 
 
 class TensorSlices:
@@ -71,6 +91,21 @@ class TensorSlices:
         else:
             tensor = self._reader.get_slice(self._name)[spans[0]].flatten(1)[:, spans[1]]
         return tensor[tuple(slice(None, None, pick.step) for pick in picks)]  # type: ignore[no-any-return]
+
+
+class PairedSlices(TensorSlices):
+    """Reads a matrix whose rows stand in pairs: see `StoredTensor.num_paired_heads`."""
+
+    def __init__(self, reader: object, name: str, shape: tuple[int, ...], num_heads: int) -> None:
+        super().__init__(reader, name, shape)
+        self._num_heads = num_heads
+
+    def read(self, picks: tuple[range, ...]) -> torch.Tensor:
+        whole: torch.Tensor = self._reader.get_tensor(self._name)
+        num_rows, num_columns = self._shape
+        rows = whole.view(self._num_heads, -1, 2, num_columns).transpose(1, 2).reshape(num_rows, num_columns)
+        spans = (slice(pick.start, pick.stop, pick.step) for pick in picks)
+        return rows[tuple(spans)]
 
 
 def find_stored_names(
@@ -154,30 +189,33 @@ class NoWeightsError(CheckpointError):
     """There are no safetensors files in a folder."""
 
 
-def find_shards(folder: Path, index: dict[str, object] | None) -> list[Path]:
-    """Return the safetensors files of a folder, those that `index` lists if there is one. Raises `CheckpointError` if
-    there are none (`NoWeightsError`), or one is missing or outside of the folder."""
+def find_shards(
+    folder: Path, index: dict[str, object] | None, *, single: str = SINGLE_FILE, index_file: str = INDEX_FILE
+) -> list[Path]:
+    """Return the safetensors files of a folder, those that `index`, the content of `index_file`, lists if there is one,
+    else the `single` one. Raises `CheckpointError` if there are none (`NoWeightsError`), or one is missing or outside
+    of the folder."""
     if index is not None:
-        return _find_listed(folder, index)
-    if (folder / SINGLE_FILE).is_file():
-        return [folder / SINGLE_FILE]
+        return _find_listed(folder, index, index_file)
+    if (folder / single).is_file():
+        return [folder / single]
     pickles = sorted(p.name for p in folder.iterdir() if p.suffix in PICKLE_SUFFIXES)
     if pickles:
         raise NoWeightsError(
             f"{folder}: the weights are pickles ({pickles[0]}), which can run code and are not opened. "
             "Convert the checkpoint to safetensors"
         )
-    raise NoWeightsError(f"{folder}: no weights: there is neither {SINGLE_FILE} nor {INDEX_FILE}")
+    raise NoWeightsError(f"{folder}: no weights: there is neither {single} nor {index_file}")
 
 
-def _find_listed(folder: Path, index: dict[str, object]) -> list[Path]:
+def _find_listed(folder: Path, index: dict[str, object], index_file: str) -> list[Path]:
     weight_map = index.get("weight_map")
     if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
-        raise CheckpointError(f"{folder / INDEX_FILE}: 'weight_map' must map tensor names to file names")
+        raise CheckpointError(f"{folder / index_file}: 'weight_map' must map tensor names to file names")
     files = [inside(folder, name) for name in sorted(set(weight_map.values()))]
     for file in files:
         if not file.is_file():
-            raise CheckpointError(f"{file}: the shard is missing, but {INDEX_FILE} lists it: download it")
+            raise CheckpointError(f"{file}: the shard is missing, but {index_file} lists it: download it")
     return files
 
 

@@ -37,6 +37,11 @@ def merge(
     has_files = target.exists() and (not target.is_dir() or any(target.iterdir()))
     require(not has_files, "work_dir", str(target), "must be a new or an empty folder")
     checkpoint = Checkpoint.load(resolve_checkpoint(model))
+    if checkpoint.stand_ins:
+        raise CheckpointError(
+            f"{checkpoint.path}: adapters are not merged into a model in Mistral's own layout: give the same model in "
+            "Transformers' layout, with a config.json"
+        )
     changes = Changes(checkpoint, AdapterFolder.load(resolve_checkpoint(adapter), takes_saved=True))
     config = _rewrite_config(checkpoint, changes)
     files = sorted({tensor.file for tensor in checkpoint.stored.values()})

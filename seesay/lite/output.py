@@ -13,7 +13,6 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from seesay.checkpoint import Checkpoint
-from seesay.checkpoint.files import read_object
 from seesay.checkpoint.tensors import INDEX_FILE, SINGLE_FILE
 from seesay.lite.work_folder import copy_files
 
@@ -24,7 +23,7 @@ SUFFIXES = (".json", ".jinja", ".txt", ".model", ".tiktoken")
 
 def make_config(source: Checkpoint, quantization_config: Mapping[str, object]) -> dict[str, Any]:
     """Return config.json of the quantized model: the source's own, with `quantization_config`."""
-    config = read_object(source.path / "config.json") or {}
+    config = source.read_json("config.json") or {}
     return {**config, "quantization_config": dict(quantization_config)}
 
 
@@ -48,6 +47,8 @@ def write_checkpoint(
         total = sum(homes[name].find(name).num_bytes for name in homes)
         _write_json(folder / INDEX_FILE, {"metadata": {"total_size": total}, "weight_map": weight_map})
     copy_files(source.path, folder, SUFFIXES, leave_out=("config.json", INDEX_FILE))
+    for name, content in source.stand_ins.items():
+        _write_json(folder / name, content)
     _write_json(folder / "config.json", config)
     for file in files:
         shutil.copymode(folder / "config.json", folder / file)  # safetensors makes files that only their owner can read

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 from seesay.checkpoint.files import read_object
+from seesay.checkpoint.layouts.original_mistral import read_model_object
+from seesay.checkpoint.tekken_file import find_tekken_version
 from seesay.config import ChatTemplateConfig
 from seesay.errors import ConfigError
 from seesay.templates import builtin
 from seesay.templates.chat import ChatTemplate, PromptTokenizer
-from seesay.templates.guesses import find_replacement, guess
+from seesay.templates.guesses import find_replacement, guess, name_of
 from seesay.templates.jinja import JinjaTemplate
 from seesay.templates.pieces import Pieces, PiecesTemplate
 from seesay.templates.sandbox import BoundedTemplate, RenderError
@@ -22,6 +25,7 @@ from seesay.templates.stored import named_templates, read_templates
 
 logger = logging.getLogger("seesay")
 
+_BASE = re.compile(r"(?:^|[-_])base(?:[-_]|$)")
 _PIECES = tuple(field.name for field in fields(ChatTemplateConfig) if field.name in {f.name for f in fields(Pieces)})
 
 
@@ -41,11 +45,13 @@ def choose_template(
     """
     if config is not None:
         return _from_config(as_config(config), tokenizer)
-    model_config = None if folder is None else read_object(folder / "config.json")
+    model_config = None if folder is None else read_model_object(folder, "config.json")
     replacement = find_replacement(model_name, model_config or {})
     sources = (read_templates(folder) if folder is not None else {}) or named_templates(tokenizer.chat_template)
     if sources and replacement is None:
         return _from_jinja(model_name, sources, tokenizer)
+    if replacement is None and folder is not None and (own := _find_tekken_template(folder, model_name)) is not None:
+        return _from_jinja(own.stem, read_templates(own), tokenizer)
     name = replacement
     if name is None:
         generation = None if folder is None else read_object(folder / "generation_config.json")
@@ -53,6 +59,15 @@ def choose_template(
     pieces = builtin.find(name)
     assert pieces is not None
     return _from_pieces(name, pieces, tokenizer)
+
+
+def _find_tekken_template(folder: Path, model_name: str) -> Path | None:
+    """Return the file of the template that belongs to the version of a tekken.json; None for a model without one, and
+    for one whose name says that it was not trained to chat or that a registered class takes."""
+    if _BASE.search(name_of(model_name)) or builtin.match_registered(model_name) is not None:
+        return None
+    version = find_tekken_version(folder)
+    return None if version is None else builtin.find_file(f"mistral-tekken-{version}")
 
 
 def _guess_or_base(

@@ -211,17 +211,18 @@ def guess(
     asked first."""
     if (name := builtin.match_registered(model_path)) is not None:
         return name
-    last = _name_of(model_path)
+    last = name_of(model_path)
     return next((row.template for row in GUESSES if row.holds(last, config or {}, generation or {})), None)
 
 
 def find_replacement(model_path: str, config: Mapping[str, object]) -> str | None:
     """Return the name of the template that is taken in place of the checkpoint's own; None where that is taken."""
-    last = _name_of(model_path)
+    last = name_of(model_path)
     return next((row.template for row in GUESSES if row.replaces_own and row.holds(last, config, {})), None)
 
 
-def _name_of(model_path: str) -> str:
+def name_of(model_path: str) -> str:
+    """Return the name of a model, in lower case: the last part of its path or hub id."""
     parts = [part for part in re.split(r"[\\/]+", model_path.lower()) if part]
     # In the hub's cache the folder is models--org--name/snapshots/<commit>, so the name is not the last part.
     cached = [part for part in reversed(parts) if part.startswith("models--")]

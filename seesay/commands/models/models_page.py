@@ -21,7 +21,8 @@ Made by `seesay list --markdown > docs/models.md` of what the model families dec
 
 A checkpoint is found by the architecture in its config.json, so fine-tuned and renamed models run like those that are
 named here as examples. It is a folder or an id on the Hugging Face hub, and its weights are safetensors; code beside
-the weights is run only for [other models](#other-models), and only with `trust_remote_code=True`.
+the weights is run only for [other models](#other-models), and only with `trust_remote_code=True`. A folder in Mistral's
+own layout, with params.json and no config.json, is read as the same model in Transformers' layout.
 [quantization.md](quantization.md) lists the formats of weights, [chat_templates.md](chat_templates.md) the templates.
 
 Families are written here; the tests hold each to Transformers' own class, or to a plain statement of the published

@@ -23,6 +23,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from seesay.checkpoint.model_path import CONFIG_PATTERNS
 from seesay.config import EngineConfig
 from seesay.config.plain import as_plain
 from seesay.device.backends import has_triton
@@ -150,9 +151,14 @@ def _make_key(folder: Path, engine: Mapping[str, Any]) -> str:
         "sources": [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in sources],
         "gpus": list(_list_gpus()),
         "engine": dict(engine),
-        "config": (folder / "config.json").read_text(errors="replace"),
+        "config": [file.read_text(errors="replace") for file in _list_configs(folder)],
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _list_configs(folder: Path) -> list[Path]:
+    """Return the files that say which model is in a folder."""
+    return [folder / name for name in CONFIG_PATTERNS if (folder / name).is_file()]
 
 
 def _find_version(package: str) -> str:

@@ -100,12 +100,17 @@ class Pixtral(Family):
             raise CheckpointError(f"{where}: processor setting do_center_crop=true is not supported")
         self._limit = _read_limit(self._settings.get("size", {"longest_edge": 1024}), where)
         processor = checkpoint.read_json("processor_config.json") or {}
-        for name, own in (("patch_size", self._patch_size), ("spatial_merge_size", self._merge_size)):
-            if (given := processor.get(name, own)) != own:
-                raise CheckpointError(f"{where}: {name}={given} of processor_config.json is not config.json's {own}")
         self._image_token: int = config.image_token_index
         self._break = self.token_id(processor.get("image_break_token", "[IMG_BREAK]"))
         self._end = self.token_id(processor.get("image_end_token", "[IMG_END]"))
+        for name, own, origin in (
+            ("patch_size", self._patch_size, "config.json"),
+            ("spatial_merge_size", self._merge_size, "config.json"),
+            ("image_break_token_id", self._break, "the tokenizer"),
+            ("image_end_token_id", self._end, "the tokenizer"),
+        ):
+            if (given := processor.get(name, own)) != own:
+                raise CheckpointError(f"{where}: {name}={given} of processor_config.json is not {origin}'s {own}")
         self._markers = {Modality.IMAGE: self.token_text(self._image_token)}
 
     @property
