@@ -34,9 +34,10 @@ class Task:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kind:
-    """A kind of model: of these types, or with a name that has the pattern `name` in it (lower case)."""
+    """A kind of model: of this family, of these types, or with the pattern `name` in its name (lower case)."""
 
     tasks: Mapping[str, Task]
+    family: str = ""
     types: tuple[str, ...] = ()
     name: str = ""
 
@@ -54,7 +55,7 @@ _ANY = {
 }
 _KINDS = (
     _Kind(
-        types=("deepseek_ocr", "deepseek_ocr2", "deepseekocr"),
+        family="deepseek_ocr",  # the authors' layout has the type of DeepSeek-VL2
         name=r"deepseek-?ocr",
         tasks={
             "markdown": _deepseek("<|grounding|>Convert the document to markdown."),
@@ -110,11 +111,12 @@ _KINDS = (
 )
 
 
-def find_tasks(model_type: str = "", name: str = "") -> Mapping[str, Task]:
+def find_tasks(model_type: str = "", name: str = "", family: str = "") -> Mapping[str, Task]:
     """Return the tasks of a model, by name, the one for whole pages first. model_type: of its config.json. name: its
-    path, hub id or name on a server."""
+    path, hub id or name on a server. family: the name of the one that runs it."""
     own = name.rstrip("/").rpartition("/")[2].lower()
     for kind in _KINDS:
-        if model_type in kind.types or (kind.name and re.search(kind.name, own)):
+        is_family = bool(family) and family == kind.family
+        if is_family or model_type in kind.types or (kind.name and re.search(kind.name, own)):
             return kind.tasks
     return _ANY

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from seesay.config import GenerationConfig
+from seesay.vl.registry import list_families
 from seesay.vl.tasks import find_tasks
 
 OLMOCR = (
@@ -32,13 +33,21 @@ def test_models_that_read_pages_are_asked_as_they_were_trained(
     assert next(iter(tasks)) == first and tasks[first].prompt == prompt
 
 
+@pytest.mark.parametrize("architecture", ["DeepseekOCRForCausalLM", "DeepseekOcr2ForConditionalGeneration"])
+def test_a_renamed_folder_is_asked_by_its_family(architecture: str) -> None:
+    """The authors' layout has the type of DeepSeek-VL2."""
+    family = list_families()[architecture].__module__.rpartition(".")[2]
+    assert find_tasks("deepseek_vl_v2", "/models/reader", family)["text"].prompt == "Free OCR."
+    assert find_tasks("deepseek_vl_v2", "/models/reader", "deepseek_vl2")["text"].prompt != "Free OCR."
+
+
 def test_any_model_can_be_asked() -> None:
     assert list(find_tasks("llava", "some/model")) == ["markdown", "text"]
     assert list(find_tasks("qwen2_5_vl")) == ["markdown", "text", "html"]
 
 
 def test_options_against_loops_are_options_of_an_answer() -> None:
-    task = find_tasks("deepseek_ocr")["markdown"]
+    task = find_tasks(family="deepseek_ocr")["markdown"]
     config = GenerationConfig(**task.answer_options)
     assert (config.no_repeat_ngram_size, config.ngram_window) == (30, 90)
     assert config.whitelist_token_ids == [128821, 128822]

@@ -136,7 +136,7 @@ def _open_model(arguments: argparse.Namespace, limits: MediaLimits) -> Iterator[
         media_limits=limits,
     ) as pipe:
         kind = str(pipe.engine.checkpoint.config.get("model_type") or "")
-        task = _choose_task(arguments, find_tasks(kind, path))
+        task = _choose_task(arguments, find_tasks(kind, path, pipe.engine.family.name))
         yield LocalModel(pipe, replace(options.make_generation_config(arguments), **task.answer_options)), task
 
 
