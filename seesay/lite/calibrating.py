@@ -31,7 +31,8 @@ _RUN = {"method": "calibrate"}
 @torch.inference_mode()
 def write_statistics(settings: LiteSettings, load_calibration: LoadCalibrationSet) -> dict[str, Any]:
     """Write `MODULE.input_abs_max` and `MODULE.input_abs_mean` float32 [in] of every linear layer of the decoder, by
-    the checkpoint's names, and return a summary, which is written, too. Raises `ConfigError` and `CheckpointError`."""
+    the checkpoint's names, experts one by one without those that no token chose, and return a summary, which is
+    written, too. Raises `ConfigError` and `CheckpointError`."""
     work_dir = Path(settings.work_dir).expanduser()
     check_run(work_dir, _RUN)
     opened = open_source(settings)
@@ -72,8 +73,9 @@ def _collect(source: Source, prompts: Sequence[Prompt], batch_size: int) -> tupl
 
 def _name_tensors(layer: PlainLayer, statistics: Mapping[str, InputStatistics]) -> dict[str, Tensor]:
     found = {}
+    pieces = {piece: modules for name in layer.linears for piece, modules in layer.stored_modules(name).items()}
     for name, inputs in statistics.items():
-        for module in layer.stored_modules(name):
+        for module in pieces[name]:
             found[f"{module}.input_abs_max"] = inputs.abs_max.cpu().clone()
             found[f"{module}.input_abs_mean"] = inputs.abs_mean.cpu().clone()
     return found

@@ -49,6 +49,17 @@ class Opened:
             return build_encoder(self.model, self.config, device=self.device, dtype=self.resolved.dtype)
 
 
+def _check_experts(source: Source, folder: Path) -> None:
+    """Raise `ConfigError` for experts that no tool stores quantized, one by one."""
+    for layer in source.config.layers:
+        experts = layer.feed_forward.experts
+        if experts is not None and experts.has_bias:
+            raise ConfigError(f"{folder}: experts with biases cannot be quantized here")
+    stacks = [stored for own, stored in source.stored_as.items() if own.endswith(".experts.gate_up_proj.weight")]
+    if not all(".experts." in stored for stored in stacks):
+        raise ConfigError(f"{folder}: experts that are stored as {stacks[0]!r} cannot be quantized here")
+
+
 def check_model(settings: LiteSettings) -> None:
     """Raise `CheckpointError` for a model that is not there, cannot run or is quantized already, as far as its
     config.json says so alone. Of a model of the hub only that is downloaded."""
@@ -92,8 +103,7 @@ def open_source(settings: LiteSettings) -> Opened:
         raise ConfigError(f"{folder}: models whose pictures have linear layers of their own cannot be quantized here")
     if any(layer.other is not None for layer in source.config.layers):
         raise ConfigError(f"{folder}: layers with a state or latent rows cannot be quantized here")
-    if any(layer.feed_forward.experts is not None for layer in source.config.layers):
-        raise ConfigError(f"{folder}: mixtures of experts cannot be quantized here")
+    _check_experts(source, folder)
     if source.config.traits.attends_media:
         raise ConfigError(f"{folder}: a decoder that attends to pictures beside the text cannot be quantized here")
     return Opened(folder=folder, model=model, config=config, resolved=resolved, source=source, max_tokens=max_tokens)

@@ -7,6 +7,7 @@ so that what is measured is what will be served.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from seesay.lite.calibration.dataset import CalibrationSet, LoadCalibrationSet
 from seesay.lite.calibration.prompts import PromptMaker
 from seesay.lite.layers import Passage
 from seesay.lite.methods.method import Method, PlainMatrix, make_loader, relative_error
-from seesay.lite.methods.plain_layer import PlainLayer, Source
+from seesay.lite.methods.plain_layer import EXPERTS, PlainLayer, Source
 from seesay.lite.methods.statistics import InputStatistics
 from seesay.lite.opened import Opened, open_source
 from seesay.lite.output import make_config, write_checkpoint
@@ -78,7 +79,7 @@ def _write(
     """Quantize what is not finished yet, and write the result."""
     report = Report(model=str(settings.model), method=method.name, settings=dict(options))
     excluded = opened.tower_names if tower is None else tower.plain_modules
-    excluded += opened.source.renamed_head
+    excluded += opened.source.renamed_head + opened.source.plain_modules
     config = make_config(opened.model.checkpoint, method.config(excluded))
     try:
         parts = _quantize_layers(opened.source, settings, method, work, config, prompts, report)
@@ -113,12 +114,11 @@ def make_prompts(opened: Opened, settings: LiteSettings, calibration: Calibratio
 
 def check_sizes(source: Source, method: Method) -> None:
     """Raise `ConfigError` for the first linear layer that the method's format cannot have."""
-    for path, linear in source.make_decoder().linears.items():
-        if path.startswith("layers."):
+    for path, linear in source.make_quantized_decoder().linears.items():
+        if path.startswith("layers.") and linear.is_quantizable:
             for part in linear.list_weights(path)[0]["weight"].parts:
                 num_outputs, num_inputs = part.stored_shape
-                module = source.stored_as.get(part.tensor, part.tensor).removesuffix(".weight")
-                method.check_sizes(module, num_outputs, num_inputs)
+                method.check_sizes(source.stored_module(part.tensor.removesuffix(".weight")), num_outputs, num_inputs)
 
 
 def digest_prompts(prompts: Sequence[Prompt]) -> str:
@@ -204,15 +204,38 @@ def _quantize_layer(
     if passage is not None and method.needs_inputs:
         calibrated, notes = method.prepare(layer, passage.calibrate(layer, method))
         statistics = calibrated.statistics
+        notes |= _note_unseen(layer, statistics)
     loader = make_loader(method, layer.source.checkpoint, layer.source.dtype)
     tensors, errors = {}, {}
-    for name in layer.matrices:
-        rows = layer.stored_rows(name)
-        plain = PlainMatrix(name=name, data=rows, stored_type=layer.weight_type(name), inputs=statistics.get(name))
-        quantized = method.quantize(plain)
-        tensors[name] = loader, quantized.tensors
-        errors[name] = relative_error(quantized, plain)
+    for name, linear in layer.linears.items():
+        if linear.is_quantizable:
+            pieces, errors[name] = _quantize_pieces(layer, name, method, statistics)
+            tensors[name] = loader, pieces
     return layer.export(tensors), {"weights": errors, **notes}
+
+
+def _quantize_pieces(
+    layer: PlainLayer, name: str, method: Method, statistics: Mapping[str, InputStatistics]
+) -> tuple[list[Mapping[str, Tensor]], float]:
+    """Return the tensors of each piece of a linear layer, and the size of the error of all relative to their own."""
+    found, squares = [], []
+    for piece, rows in zip(layer.name_pieces(name), layer.stored_pieces(name), strict=True):
+        plain = PlainMatrix(name=name, data=rows, stored_type=layer.weight_type(name), inputs=statistics.get(piece))
+        quantized = method.quantize(plain)
+        found.append(quantized.tensors)
+        squares.append((relative_error(quantized, plain), float(rows.norm())))
+    off = math.hypot(*(error * size for error, size in squares))
+    return found, off / max(math.hypot(*(size for _, size in squares)), 1e-30)
+
+
+def _note_unseen(layer: PlainLayer, statistics: Mapping[str, InputStatistics]) -> dict[str, object]:
+    """Return the numbers of experts that no token of the calibration set chose, for the report."""
+    unseen = [number for number, piece in enumerate(_name_experts(layer)) if piece not in statistics]
+    return {"unseen_experts": unseen} if unseen else {}
+
+
+def _name_experts(layer: PlainLayer) -> list[str]:
+    return layer.name_pieces(EXPERTS) if EXPERTS in layer.linears else []
 
 
 def hold_out(prompts: Sequence[Prompt]) -> tuple[list[Prompt], list[Prompt]]:

@@ -71,7 +71,7 @@ class Tower:
             for path, linear in self._linears.items():
                 plain = self._read(path, linear, statistics.get(path))
                 quantized = self._method.quantize(plain)
-                tensors |= split_tensors(linear, path, self._loader, quantized.tensors, self._stored_as)
+                tensors |= split_tensors(linear, path, self._loader, quantized.tensors, self._stored_module)
                 errors[path] = relative_error(quantized, plain)
                 progress.advance()
         return {name: tensor.contiguous().cpu() for name, tensor in tensors.items()}, errors
@@ -104,6 +104,9 @@ class Tower:
             except ConfigError:
                 return False
         return True
+
+    def _stored_module(self, module: str) -> str:
+        return self._stored_as[f"{module}.weight"].removesuffix(".weight")
 
     def _read(self, path: str, linear: Linear, inputs: InputStatistics | None) -> PlainMatrix:
         weight = linear.list_weights(path)[0]["weight"]

@@ -21,7 +21,12 @@ SPLIT = tuple(name for name, tiny in CHECKPOINTS.items() if tiny.architecture in
 """Their linear layers have other weights for pictures, or additions."""
 
 
-REFUSED = (*SPLIT, *WITH_EXPERTS, *WITH_STATES, *OF_MODULES, "mllama")
+ONE_BY_ONE = (
+    "deepseek_moe", "ernie4_5_moe", "glm4_moe", "glm4v_moe", "internvl_qwen3_moe", "llama4", "llama4_text", "mixtral",
+    "olmoe", "phimoe", "phimoe_published", "qwen2_moe", "qwen3_moe", "qwen3_vl_moe", "qwen3_vl_moe_published",
+)  # fmt: skip
+"""With experts that other tools store quantized, too."""
+REFUSED = (*(name for name in WITH_EXPERTS if name not in ONE_BY_ONE), *SPLIT, *WITH_STATES, *OF_MODULES, "mllama")
 
 
 def test_models_with_weights_of_their_own_for_pictures_are_refused(
@@ -31,9 +36,18 @@ def test_models_with_weights_of_their_own_for_pictures_are_refused(
         lite.auto_gptq(tiny_checkpoint("cogvlm"), tmp_path / "out", calib_dataset=tmp_path, device="cpu")
 
 
-def test_mixtures_of_experts_are_refused(tiny_checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="mixtures of experts cannot be quantized here"):
-        lite.auto_gptq(tiny_checkpoint("mixtral"), tmp_path / "out", calib_dataset=tmp_path, device="cpu")
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("gpt_oss", "experts with biases cannot be quantized here"),
+        ("granitemoe", "experts that are stored as '.*block_sparse_moe.input_linear.weight' cannot be quantized here"),
+    ],
+)
+def test_experts_that_no_tool_stores_quantized_are_refused(
+    name: str, told: str, tiny_checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=told):
+        lite.auto_gptq(tiny_checkpoint(name), tmp_path / "out", calib_dataset=tmp_path, device="cpu")
 
 
 def test_decoders_that_attend_to_pictures_are_refused(tiny_checkpoint: Callable[[str], Path], tmp_path: Path) -> None:

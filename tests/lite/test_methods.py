@@ -313,7 +313,7 @@ def test_folding_changes_nothing_but_rounding(tiny_checkpoint: Callable[[str], P
     from seesay.lite.opened import open_source
     from seesay.lite.run_options import LiteSettings
 
-    for name in LAYERS:
+    for name in (*LAYERS, "mixtral", "qwen2_moe"):
         opened = open_source(
             LiteSettings(model=tiny_checkpoint(name), work_dir="unused", device="cpu", calib_seqlen=64)
         )

@@ -32,7 +32,7 @@ def read_gptq(settings: Settings) -> Quantization:
     """As AutoGPTQ and GPTQModel write it: `qweight`, `qzeros`, `scales`, `g_idx`."""
     bits: int = settings.get("bits")
     settings.expect("bits", bits, 4, 8)
-    settings.expect("dynamic", settings.get("dynamic") or None, None)
+    _check_dynamic(settings)
     for field in ("sym", "desc_act"):
         settings.expect(field, settings.get(field), None, True, False)
     kind = settings.get("checkpoint_format") or "gptq"
@@ -49,6 +49,18 @@ def read_gptq(settings: Settings) -> Quantization:
         has_order=settings.get("desc_act") is True,
         excluded=(*settings.names("modules_to_not_convert", skipped), "lm_head"),
     )
+
+
+def _check_dynamic(settings: Settings) -> None:
+    """Refuse settings of single modules, but for those that stay plain ('-:' and a pattern), which the tensors tell."""
+    dynamic = settings.get("dynamic") or {}
+    if not isinstance(dynamic, Mapping):
+        raise settings.refused("dynamic must be an object")
+    for pattern in dynamic:
+        if not pattern.startswith("-:"):
+            raise settings.refused(
+                f"dynamic: modules with settings of their own are not supported, got {pattern[:80]!r}"
+            )
 
 
 def read_pack_quantized(settings: Settings, weights: Mapping[str, Any]) -> Quantization:

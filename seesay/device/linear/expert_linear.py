@@ -40,7 +40,7 @@ class ExpertLinear(Linear):
     opposite order where it `is_transposed`: see `Part`.
     `experts` are those that it has of the stored `num_experts`; all by default. Others are another rank's.
     It is computed by `Ops.mix_experts`, which takes `matrix` and `bias` where kernels compute, else `kernels`, and what
-    `expert_adaptation` adds; None: nothing.
+    `expert_adaptation` adds; None: nothing. is_apart: whether it takes `kernels` on all devices.
 
     expert_sources: the sources of an expert, as given. num_experts: of the stored ones.
     """
@@ -65,6 +65,8 @@ class ExpertLinear(Linear):
         self.experts, self.num_experts, self._is_transposed = experts, num_experts, is_transposed
         self.expert_sources = tuple(sources)
         self.expert_adaptation: ExpertAdaptation | None = None
+        self.is_apart = False
+        self._expert_observers: Mapping[int, Callable[[torch.Tensor], None]] = {}
         foreign = set(range(num_experts)) - set(experts)
         every_module = {find(each, e).module for e in foreign for each in sources}
         self._foreign_modules = tuple(every_module - {each.module for each in every})
@@ -79,7 +81,25 @@ class ExpertLinear(Linear):
     def kernels(self) -> Sequence[LinearKernel]:
         """The kernels that compute the layer, one for each of `experts`."""
         assert isinstance(self._product, _ExpertProduct)
-        return self._product.kernels
+        if not self._expert_observers:
+            return self._product.kernels
+        return [self._watch(number, kernel) for number, kernel in enumerate(self._product.kernels)]
+
+    def observe_experts(self, observers: Mapping[int, Callable[[torch.Tensor], None]]) -> None:
+        """Call a function with the inputs [N, in] of each expert, by its number among `experts`, in place of those of
+        an earlier call. The layer is one that `is_apart`."""
+        self._expert_observers = observers
+
+    def _watch(self, number: int, kernel: LinearKernel) -> LinearKernel:
+        observe = self._expert_observers.get(number)
+        if observe is None:
+            return kernel
+
+        def watched(x: torch.Tensor) -> torch.Tensor:
+            observe(x)
+            return kernel(x)
+
+        return watched
 
     def why_not(self, device: torch.device) -> str | None:
         if has_kernels(device) and not self.method.makes_matrix:
@@ -100,7 +120,7 @@ class ExpertLinear(Linear):
     def _prepare(self, weights: Mapping[str, Weight], bias: torch.Tensor | None) -> tuple[Product, torch.Tensor | None]:
         first = next(iter(weights.values())).data
         self.weight = nn.Parameter(first.new_empty(0), requires_grad=False)
-        make = self._make_whole if has_kernels(first.device) else self._make_each
+        make = self._make_whole if has_kernels(first.device) and not self.is_apart else self._make_each
         product = make(weights, bias)
         for weight in weights.values():
             del weight.data

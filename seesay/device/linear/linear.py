@@ -148,6 +148,10 @@ class Linear(nn.Module):
         self._product.add(product, x)
         return product
 
+    @property
+    def is_observed(self) -> bool:
+        return self._observe is not None
+
     def why_not(self, device: torch.device) -> str | None:  # noqa: ARG002
         """Return why this layer cannot be computed on the device with its method; None if it can."""
         return None

@@ -21,7 +21,7 @@ from seesay.device.linear.linear import UNQUANTIZED
 from seesay.device.linear.linear_method import Product, Sizes
 from seesay.device.linear.row_quantization import FP8_ROWS, INT8_ROWS, quantize_rows
 from seesay.lite.methods.folding import Pair, norm_pairs
-from seesay.lite.methods.method import Calibrated, PlainMatrix, Quantized, nothing_prepared
+from seesay.lite.methods.method import Calibrated, PlainMatrix, Quantized, nothing_prepared, split_excluded
 from seesay.lite.methods.plain_layer import PlainLayer
 from seesay.lite.methods.rounding import round_rows_fp8, round_rows_int8
 from seesay.lite.methods.search import MakeScales, ScaleSearch, scale_pairs
@@ -58,7 +58,7 @@ class EightBits:
             "quantization_status": "compressed",
             "global_compression_ratio": None,
             "config_groups": {"group_0": group},
-            "ignore": ["lm_head", *(_pattern(name) for name in excluded)],
+            "ignore": ["lm_head", *_list_patterns(excluded)],
             "kv_cache_scheme": None,
         }
 
@@ -93,9 +93,12 @@ class EightBits:
         return numbers.float() * scale
 
 
-def _pattern(module: str) -> str:
-    """Return the entry of `ignore` for a module and all in it, in newer and older spellings of its name."""
-    return f"re:(.*\\.)?{re.escape(module)}(\\..*)?$"
+def _list_patterns(excluded: Sequence[str]) -> list[str]:
+    """Return the entries of `ignore` for modules and all in them, in newer and older spellings of their names. Modules
+    of layers have one for all layers: there may be many of them, and many others to be compared with each."""
+    outside, inside = split_excluded(excluded)
+    found = [f"re:(.*\\.)?{re.escape(module)}(\\..*)?$" for module in outside]
+    return found + [f"re:.*\\.{re.escape(name)}$" for name in inside]
 
 
 class _Simulated:

@@ -2,17 +2,30 @@
 
 Which pairs exist follows from the layer: a norm before q, k, v and before the feed-forward, unless both share it; v
 before the output projection (attention mixes values of one head, channel by channel); up before down where a gate
-multiplies channel by channel.
+multiplies channel by channel. In a mixture of experts, the norm's output goes to the router, too, and to what all
+tokens go through; no scales move between up and down of an expert.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from seesay.lite.methods.plain_layer import DOWN, GATE_UP, INPUT_NORM, OUT, QKV, UP, PlainLayer
+from seesay.lite.methods.plain_layer import (
+    DOWN,
+    EXPERTS,
+    GATE_UP,
+    INPUT_NORM,
+    OUT,
+    QKV,
+    ROUTER,
+    SHARED_GATE,
+    SHARED_GATE_UP,
+    UP,
+    PlainLayer,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +33,8 @@ class Pair:
     """`target`, whose input channels are scaled, and what is divided: the norm `norm`, or else outputs `rows` of linear
     layer `maker`.
 
+    followers: other linear layers that take the same input; their channels are scaled, too. inputs: that whose inputs
+    are those of all tokens, if it is not the target.
     heads, repeats, size: channels of the target are [heads, repeats, size], and all repeats come from one output, as
     where query heads share values.
     """
@@ -28,6 +43,8 @@ class Pair:
     norm: str = ""
     maker: str = ""
     rows: range = range(0)
+    followers: tuple[str, ...] = ()
+    inputs: str = ""
     heads: int = 1
     repeats: int = 1
     size: int
@@ -35,6 +52,10 @@ class Pair:
     def shared(self, channels: Tensor) -> Tensor:
         """Return the mean over repeats of a value for each input channel of the target: [heads · size]."""
         return channels.view(self.heads, self.repeats, self.size).mean(1).flatten()
+
+    def takers(self, layer: PlainLayer) -> list[str]:
+        """Return the names of the pieces whose input channels are scaled."""
+        return [piece for name in (self.target, *self.followers) for piece in layer.name_pieces(name)]
 
     def spread(self, scales: Tensor) -> Tensor:
         """Return scales [heads · size] for each input channel of the target."""
@@ -47,11 +68,13 @@ def norm_pairs(layer: PlainLayer) -> tuple[Pair, ...]:
     spec = config.layers[layer.index]
     if spec.norms not in ("before", "around", "parallel_pair"):
         return ()
-    inner = GATE_UP if spec.feed_forward.kind == "gated" else UP
-    pairs = ((QKV, INPUT_NORM), (inner, spec.feed_forward_norm))
-    return tuple(
-        Pair(target=target, norm=norm, size=config.hidden_size) for target, norm in pairs if norm in layer.norms
-    )
+    kind, size = spec.feed_forward.kind, config.hidden_size
+    before = Pair(target=QKV, norm=INPUT_NORM, size=size)
+    inner = Pair(target=GATE_UP if kind == "gated" else UP, norm=spec.feed_forward_norm, size=size)
+    if kind == "experts":
+        others = tuple(name for name in (ROUTER, SHARED_GATE, SHARED_GATE_UP) if name in layer.linears)
+        inner = replace(inner, target=EXPERTS, followers=others, inputs=ROUTER)
+    return tuple(pair for pair in (before, inner) if pair.norm in layer.norms)
 
 
 def all_pairs(layer: PlainLayer) -> tuple[Pair, ...]:
@@ -100,5 +123,6 @@ def fold(layer: PlainLayer, pair: Pair, scales: Tensor) -> Tensor:
         if pair.maker in layer.biases:
             layer.biases[pair.maker][rows] /= scales
     spread = pair.spread(scales)
-    layer.matrices[pair.target] = layer.matrices[pair.target] * spread
+    for name in (pair.target, *pair.followers):
+        layer.matrices[name] = layer.matrices[name] * spread
     return spread

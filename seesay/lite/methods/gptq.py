@@ -4,6 +4,7 @@ Written in the layout of AutoGPTQ's `QuantLinear`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import Tensor
 from seesay.config.checks import require
 from seesay.errors import ConfigError
 from seesay.lite.methods.awq import GROUP_SIZES
-from seesay.lite.methods.method import Calibrated, PlainMatrix, Quantized, nothing_prepared
+from seesay.lite.methods.method import Calibrated, PlainMatrix, Quantized, nothing_prepared, split_excluded
 from seesay.lite.methods.plain_layer import PlainLayer
 from seesay.lite.methods.rounding import Grid, make_grid, pack
 from seesay.version import __version__
@@ -63,6 +64,7 @@ class GptqMethod:
             "damp_percent": self._damping,
             "lm_head": False,
             "modules_to_not_convert": list(excluded) or None,
+            **_exclude_in_layers(excluded),
             "meta": {"quantizer": [f"seesay:{__version__}"]},
         }
 
@@ -80,9 +82,9 @@ class GptqMethod:
         return nothing_prepared(calibrated)
 
     def quantize(self, plain: PlainMatrix) -> Quantized:
-        assert plain.inputs is not None
-        matrix, gram = plain.data, plain.inputs.need_gram()[0]
-        num_inputs = matrix.shape[1]
+        matrix, num_inputs = plain.data, plain.data.shape[1]
+        # Without inputs no column is more important than others, and none makes up for the error of another.
+        gram = torch.eye(num_inputs, device=matrix.device) if plain.inputs is None else plain.inputs.need_gram()[0]
         order = torch.arange(num_inputs, device=matrix.device)
         if self._orders:
             order = torch.argsort(gram.diagonal(), descending=True, stable=True)
@@ -142,6 +144,12 @@ class GptqMethod:
         low, high = weight.amin(1, keepdim=True), weight.amax(1, keepdim=True)
         # The format stores zero points less by one, so 0 has no place.
         return make_grid(low, high, bits=self._bits, is_symmetric=self._is_symmetric, least_zero=1)
+
+
+def _exclude_in_layers(excluded: Sequence[str]) -> dict[str, Any]:
+    """Return what GPTQModel calls modules of layers that stay plain, whatever a model calls its layers."""
+    _, names = split_excluded(excluded)
+    return {"dynamic": {f"-:.*\\.{re.escape(name)}$": {} for name in names}} if names else {}
 
 
 def _invert(hessian: Tensor, damping: float) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,8 @@ from seesay.lite.methods.plain_layer import PlainLayer
 from seesay.lite.methods.statistics import InputStatistics
 from seesay.llm.memory.kv_cache import KVCache
 
+_IN_LAYER = re.compile(r"\blayers\.\d+\.(.+)$")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibrated:
@@ -33,8 +36,8 @@ class Calibrated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlainMatrix:
-    """The weight of one linear layer: float32 data [out, in], the type in which the checkpoint has it, and statistics
-    of the layer's inputs."""
+    """The weight of one linear layer, or of one expert in it: float32 data [out, in], the type in which the checkpoint
+    has it, and statistics of its inputs; None where they are not needed or there were none."""
 
     name: str
     data: Tensor
@@ -80,6 +83,13 @@ class Method(Protocol):
     def quantize(self, plain: PlainMatrix) -> Quantized:
         """Return a linear layer quantized."""
         ...
+
+
+def split_excluded(excluded: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the names of modules outside of numbered layers, and what those inside are called in each layer."""
+    matches = {name: _IN_LAYER.search(name) for name in excluded}
+    inside = dict.fromkeys(match[1] for match in matches.values() if match is not None)
+    return [name for name, match in matches.items() if match is None], list(inside)
 
 
 def make_loader(method: Method, source: Checkpoint, dtype: torch.dtype) -> LinearMethod:

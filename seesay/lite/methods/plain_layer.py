@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -10,23 +13,32 @@ from torch import Tensor, nn
 from seesay.checkpoint import Checkpoint
 from seesay.checkpoint.loading import WeightGroup, find_names, load_weights
 from seesay.checkpoint.parts import OUTPUTS, Weight
+from seesay.device.linear.expert_linear import ExpertLinear
 from seesay.device.linear.layer_loading import LoadedLayers
 from seesay.device.linear.linear import UNQUANTIZED, Linear
 from seesay.device.linear.linear_method import LinearMethod
 from seesay.lite.calibration.batches import Batch
 from seesay.llm.memory.kv_cache import KVCache
 from seesay.llm.models.composed_decoder import ComposedDecoder
+from seesay.llm.models.configs.expert_kinds import restack_experts
 from seesay.llm.models.spec import DecoderConfig
 
 QKV, OUT, GATE_UP, DOWN = "self_attn.qkv_proj", "self_attn.o_proj", "mlp.gate_up_proj", "mlp.down_proj"
 UP = "mlp.up_proj"
 """Of a feed-forward without a gate."""
+ROUTER, SHARED_GATE = "mlp.gate", "mlp.shared_expert_gate"
+EXPERTS, SHARED_GATE_UP = "mlp.experts.gate_up_proj", "mlp.shared_experts.gate_up_proj"
+"""Of a mixture of experts: all that take the norm's output."""
 INPUT_NORM = "input_layernorm"
+_OF_EXPERT = re.compile(r"(?P<experts>.*\.experts)\.(?P<number>\d+)\.(?P<half>\w+)")
 Names = Callable[[str], str | None]
 
 
 class Source:
-    """The unquantized model: its checkpoint, and how its decoder is computed."""
+    """The unquantized model: its checkpoint, and how its decoder is computed.
+
+    quantized_config: that of the quantized model, whose experts are stored one by one, as other tools read them.
+    """
 
     def __init__(
         self,
@@ -38,6 +50,8 @@ class Source:
         dtype: torch.dtype,
     ) -> None:
         self.checkpoint, self.config, self.decoder_name = checkpoint, config, decoder_name
+        layers = tuple(restack_experts(layer, is_stacked=False) for layer in config.layers)
+        self.quantized_config = replace(config, layers=layers)
         self.device, self.dtype = device, dtype
         self.stored_as = find_names(checkpoint, decoder_name)
 
@@ -47,6 +61,22 @@ class Source:
         module = self.stored_as.get("lm_head.weight", "").removesuffix(".weight")
         return [module] if module and module.rpartition(".")[2] != "lm_head" else []
 
+    @property
+    def plain_modules(self) -> list[str]:
+        """The checkpoint's names of modules of layers that stay plain, such as routers."""
+        linears = self.make_quantized_decoder().linears
+        plain = [path for path, linear in linears.items() if not linear.is_quantizable]
+        return [self.stored_module(path) for path in plain if path.startswith("layers.")]
+
+    def stored_module(self, module: str) -> str:
+        """Return the name that the quantized checkpoint has of a module of the decoder."""
+        match = _OF_EXPERT.fullmatch(module)
+        if f"{module}.weight" in self.stored_as or match is None:
+            return self.stored_as.get(f"{module}.weight", module).removesuffix(".weight")
+        stack = "down_proj" if match["half"] == "down_proj" else "gate_up_proj"
+        stored = self.stored_as.get(f"{match['experts']}.{stack}.weight", f"{match['experts']}.{stack}")
+        return f"{stored.removesuffix(stack)}{match['number']}.{match['half']}"
+
     def stored_type(self, tensor: str) -> torch.dtype:
         """Return the type in which the checkpoint has a tensor of the decoder."""
         return torch_type(self.checkpoint, self.stored_as[tensor])
@@ -54,6 +84,10 @@ class Source:
     def make_decoder(self) -> ComposedDecoder:
         """Return a decoder without weights."""
         return ComposedDecoder(self.config, device=self.device, dtype=self.dtype)
+
+    def make_quantized_decoder(self) -> ComposedDecoder:
+        """Return a decoder of the quantized model, without weights."""
+        return ComposedDecoder(self.quantized_config, device=self.device, dtype=self.dtype)
 
     def load_ends(self, *, embeds: bool) -> ComposedDecoder:
         """Return a decoder that can embed tokens, or else one that can make logits of the last hidden states."""
@@ -73,7 +107,7 @@ class Source:
 
     def load_quantized(self, index: int, checkpoint: Checkpoint) -> ComposedDecoder:
         """Return a decoder with layer `index` as `checkpoint` has it."""
-        decoder = self.make_decoder()
+        decoder = self.make_quantized_decoder()
         prefix = f"layers.{index}."
         linears = {path: linear for path, linear in decoder.linears.items() if path.startswith(prefix)}
         self._load(linears, _norms(decoder, prefix), checkpoint, lambda name: name.startswith(prefix))
@@ -100,7 +134,8 @@ class PlainLayer:
     """A layer of the unquantized model in float32.
 
     matrices [out, in] and biases [out] by the names of the layer's linear layers, norms by theirs. What a method
-    changes there takes effect when `use` is called.
+    changes there takes effect when `use` is called. A linear layer of experts has one matrix, of the outputs of all
+    experts; its *pieces* are those of each, and of other linear layers it is the whole matrix.
     """
 
     def __init__(self, source: Source, index: int) -> None:
@@ -112,6 +147,9 @@ class PlainLayer:
             for path, linear in self._decoder.linears.items()
             if path.startswith(prefix)
         }
+        for linear in self.linears.values():
+            if isinstance(linear, ExpertLinear):
+                linear.is_apart = True
         self._norms = {weight.parts[0].tensor: weight for weight in _norms(self._decoder, prefix)}
         self._weights = {name: linear.list_weights(prefix + name) for name, linear in self.linears.items()}
         self._load()
@@ -143,17 +181,30 @@ class PlainLayer:
         linear.use(matrix.to(dtype, copy=True))
 
     def observe(self, observers: Mapping[str, Callable[[Tensor], None]]) -> None:
-        """Set the observer of each linear layer's inputs; an empty mapping removes all."""
+        """Set the observer of the inputs of each piece of linear layers; an empty mapping removes all."""
         for name, linear in self.linears.items():
-            linear.extend(observe=observers.get(name))
+            if isinstance(linear, ExpertLinear):
+                found = {number: observers.get(key) for number, key in enumerate(self.name_pieces(name))}
+                linear.observe_experts({number: each for number, each in found.items() if each is not None})
+            else:
+                linear.extend(observe=observers.get(name))
 
-    def export(self, quantized: Mapping[str, tuple[LinearMethod, Mapping[str, Tensor]]]) -> dict[str, Tensor]:
-        """Return all tensors of the layer by the checkpoint's names: of linear layers those of their method, biases and
-        norms in the types in which the checkpoint has them."""
+    def name_pieces(self, name: str) -> list[str]:
+        """Return the names of the pieces of a linear layer: its own, or those of its experts."""
+        linear = self.linears[name]
+        if not isinstance(linear, ExpertLinear):
+            return [name]
+        return [f"{name}.{number}" for number in range(linear.num_experts)]
+
+    def export(self, quantized: Mapping[str, tuple[LinearMethod, Sequence[Mapping[str, Tensor]]]]) -> dict[str, Tensor]:
+        """Return all tensors of the layer by the checkpoint's names: of linear layers those of their method, piece by
+        piece, of others the weight, and biases and norms, in the types in which the checkpoint has them."""
         found: dict[str, Tensor] = {}
-        for name, (method, tensors) in quantized.items():
-            linear, path = self.linears[name], self._prefix + name
-            found |= split_tensors(linear, path, method, tensors, self.source.stored_as)
+        for name in self.linears:
+            method, pieces = quantized.get(name) or (UNQUANTIZED, [{"weight": self._round_weight(name)}])
+            linear, path = self._quantized_linears[name], self._prefix + name
+            tensors = _join_pieces(linear, path, method, pieces)
+            found |= split_tensors(linear, path, method, tensors, self.source.stored_module)
             _, bias = linear.list_weights(path)
             if bias is not None:
                 bias.data = self.biases[name]
@@ -168,16 +219,35 @@ class PlainLayer:
             }
         return {name: tensor.contiguous().cpu() for name, tensor in found.items()}
 
+    @cached_property
+    def _quantized_linears(self) -> Mapping[str, Linear]:
+        prefix = self._prefix
+        linears = self.source.make_quantized_decoder().linears
+        return {path.removeprefix(prefix): each for path, each in linears.items() if path.startswith(prefix)}
+
+    def _round_weight(self, name: str) -> Tensor:
+        return self.matrices[name].to(self.weight_type(name))
+
+    def stored_pieces(self, name: str) -> Sequence[Tensor]:
+        """Return the matrices [out, in] of the pieces of a linear layer."""
+        return self.stored_rows(name).chunk(len(self.name_pieces(name)))
+
     def stored_rows(self, name: str) -> Tensor:
         """Return the matrix [out, in] of a linear layer with its rows in the order in which they are stored."""
         order = _find_row_order(self._weights[name][0]["weight"])
         matrix = self.matrices[name]
         return matrix if order is None else torch.empty_like(matrix).index_copy_(0, order.to(matrix.device), matrix)
 
-    def stored_modules(self, name: str) -> list[str]:
-        """Return the checkpoint's names of the modules that a linear layer is made of."""
-        own = dict.fromkeys(part.tensor for part in self._weights[name][0]["weight"].parts)
-        return [self.source.stored_as[tensor].removesuffix(".weight") for tensor in own]
+    def stored_modules(self, name: str) -> dict[str, list[str]]:
+        """Return the quantized checkpoint's names of the modules that each piece of a linear layer is made of."""
+        parts = self._quantized_linears[name].list_weights(self._prefix + name)[0]["weight"].parts
+        pieces = self.name_pieces(name)
+        count = len(parts) // len(pieces)
+        found = {}
+        for number, piece in enumerate(pieces):
+            own = dict.fromkeys(part.tensor.removesuffix(".weight") for part in parts[number * count :][:count])
+            found[piece] = [self.source.stored_module(module) for module in own]
+        return found
 
     def weight_type(self, name: str) -> torch.dtype:
         """Return the type in which the checkpoint has the weight of a linear layer."""
@@ -208,12 +278,33 @@ def torch_type(checkpoint: Checkpoint, stored: str) -> torch.dtype:
     return types[checkpoint.find(stored).dtype]
 
 
+def _join_pieces(
+    linear: Linear, path: str, method: LinearMethod, pieces: Sequence[Mapping[str, Tensor]]
+) -> Mapping[str, Tensor]:
+    """Return the tensors of a whole linear layer by those of its pieces; the layer has this method from now on."""
+    if len(pieces) == 1:
+        return pieces[0]
+    linear.method = method
+    found = {}
+    for key, weight in linear.list_weights(path)[0].items():
+        axis, count = weight.joined_axis, len(weight.parts) // len(pieces)
+        if axis is None:  # each module of a piece has all of it
+            found[key] = torch.stack([piece[key] for piece in pieces for _ in range(count)])
+        else:
+            found[key] = torch.cat([piece[key] for piece in pieces], dim=axis)
+    return found
+
+
 def split_tensors(
-    linear: Linear, path: str, method: LinearMethod, tensors: Mapping[str, Tensor], stored_as: Mapping[str, str]
+    linear: Linear,
+    path: str,
+    method: LinearMethod,
+    tensors: Mapping[str, Tensor],
+    stored_module: Callable[[str], str],
 ) -> dict[str, Tensor]:
     """Return the tensors of a linear layer for each module that it is made of, by the checkpoint's names. `tensors` are
     those of the whole layer with its outputs in the order in which they are stored, by the names of the method's
-    layouts; the layer has this method from now on."""
+    layouts; the layer has this method from now on. stored_module(name): the checkpoint's name of a module."""
     linear.method = method
     found = {}
     for key, weight in linear.list_weights(path)[0].items():
@@ -224,7 +315,7 @@ def split_tensors(
             weight.data = tensors[key] if order is None else tensors[key].index_select(weight.joined_axis, order)
         for own, data in _join_parts(weight).items():
             module, _, suffix = own.rpartition(".")
-            found[f"{stored_as[f'{module}.weight'].removesuffix('weight')}{suffix}"] = data
+            found[f"{stored_module(module)}.{suffix}"] = data
     return found
 
 

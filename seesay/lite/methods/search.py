@@ -91,12 +91,13 @@ def scale_pairs(
     of the changed layer, and the ratios by target (-1: no scales)."""
     changed, ratios = dict(statistics), {}
     for pair in pairs:
-        make_scales = scales_for(pair, changed[pair.target])
+        make_scales = scales_for(pair, changed[pair.inputs or pair.target])
         scales, ratio = make_scales(FIXED_RATIO), FIXED_RATIO
         if search is not None:
             scales, ratio = search.find(pair, make_scales)
         ratios[pair.target] = ratio
         if ratio >= 0:
-            changed[pair.target] = changed[pair.target].divide(fold(layer, pair, scales))
+            spread = fold(layer, pair, scales)
+            changed |= {piece: changed[piece].divide(spread) for piece in pair.takers(layer) if piece in changed}
             layer.use()
     return changed, ratios

@@ -63,6 +63,10 @@ class InputObserver:
             product = grouped.transpose(1, 2) @ grouped
             self._gram = product if self._gram is None else self._gram.add_(product)
 
+    @property
+    def num_tokens(self) -> int:
+        return self._num_tokens
+
     def finish(self, what: str) -> InputStatistics:
         """Return what was gathered. Raises `ConfigError` if the layer saw no token or numbers that are not finite."""
         if self._abs_max is None or self._abs_sum is None:
@@ -80,13 +84,19 @@ class InputObserver:
 def observe_layer(
     layer: PlainLayer, batches: Sequence[Batch], cache: KVCache, gram_size: Callable[[int], int | None]
 ) -> Mapping[str, InputStatistics]:
-    """Return the statistics of all linear layers of `layer` over the batches. gram_size(number of inputs): the size of
-    the groups of Gram matrices, or None."""
+    """Return the statistics of all pieces of linear layers of `layer` over the batches, but for experts that no token
+    chose. gram_size(number of inputs): the size of the groups of Gram matrices, or None."""
     observers = {
-        name: InputObserver(linear.in_features, gram_size(linear.in_features)) for name, linear in layer.linears.items()
+        piece: InputObserver(linear.in_features, gram_size(linear.in_features) if linear.is_quantizable else None)
+        for name, linear in layer.linears.items()
+        for piece in layer.name_pieces(name)
     }
     layer.observe(observers)
     for batch in batches:
         layer.run(batch, batch.hidden, cache)
     layer.observe({})
-    return {name: observer.finish(f"layers.{layer.index}.{name}") for name, observer in observers.items()}
+    return {
+        name: observer.finish(f"layers.{layer.index}.{name}")
+        for name, observer in observers.items()
+        if observer.num_tokens or name in layer.linears
+    }

@@ -143,7 +143,8 @@ class Experts:
 
     def _compute_logits(self, x: torch.Tensor) -> torch.Tensor:
         """Return the router's logits [T, experts] of the norm x."""
-        if self._is_exact and has_wide_products(x.device) and x.dtype != torch.float32:
+        is_seen = self._router.is_observed
+        if self._is_exact and has_wide_products(x.device) and x.dtype != torch.float32 and not is_seen:
             weight, *_ = self._router.tensors
             logits = torch.mm(x, weight.t(), out_dtype=torch.float32)
             if self._router.adaptation is not None:
