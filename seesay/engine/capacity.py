@@ -6,7 +6,7 @@ Activations are an estimate, as they are measured when a model starts.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -102,7 +102,7 @@ class Capacity:
         weight_bytes = 0.0
         for name in self._used():
             own = weights.decoder_name(name)
-            weight_bytes += self._loaded_bytes(name) * (float(has_tower) if own is None else shares.get(own, 0.0))
+            weight_bytes += self._loaded_bytes(name) * (float(has_tower) if own is None else _share_of(own, shares))
         layouts = make_layouts(
             decoder.traits.kv_shapes,
             block_size=self._config.block_size,
@@ -129,14 +129,20 @@ class Capacity:
     def _loaded_bytes(self, name: str) -> int:
         """Return the bytes of a whole tensor as it is in memory."""
         stored, size = self._model.checkpoint.stored[name], self.resolved.dtype.itemsize
-        quantization = self._model.checkpoint.quantization
-        if quantization is not None and quantization.format == "mxfp4" and name.endswith("_blocks"):
-            return 2 * stored.num_bytes  # two numbers in each, which become FP8
         if stored.dtype not in FLOATS:
-            return stored.num_bytes
+            return stored.num_bytes * self._count_in_byte(name)
         own = self._model.family.weights.decoder_name(name) or ""
         is_layer = own.startswith("layers.") and len(stored.shape) >= _MATRIX
         return math.prod(stored.shape) * (1 if self._config.quantization and is_layer else size)
+
+    def _count_in_byte(self, name: str) -> int:
+        """Return how many numbers a stored byte has that get one each in memory: those of experts of 4 bits."""
+        quantization = self._model.checkpoint.quantization
+        if quantization is None:
+            return 1
+        is_packed = quantization.is_packed and ".experts." in name and name.endswith(("qweight", "weight_packed"))
+        is_mxfp4 = quantization.format == "mxfp4" and name.endswith("_blocks")
+        return 8 // quantization.bits if is_packed or is_mxfp4 else 1
 
     def _estimate_activations(self, tp: int) -> int:
         """Return about what the largest step takes, on each GPU."""
@@ -146,6 +152,11 @@ class Capacity:
         per_token = 4 * config.hidden_size + (heads + 3 * inner) // tp
         num_tokens = min(_STEP_TOKENS, self._config.max_prefill_token_num)
         return num_tokens * per_token * size + _SAMPLED_ROWS * config.vocab_size * (size + 4)
+
+
+def _share_of(own: str, shares: Mapping[str, float]) -> float:
+    """Return the share of a tensor; of those that a quantized layer has instead of its weight, that of the weight."""
+    return shares.get(own, shares.get(f"{own.rpartition('.')[0]}.weight", 0.0))
 
 
 def _find_shares(decoder: ComposedDecoder) -> dict[str, float]:

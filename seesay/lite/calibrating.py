@@ -17,6 +17,7 @@ from seesay.lite.calibration.dataset import LoadCalibrationSet
 from seesay.lite.layers import Passage
 from seesay.lite.methods.plain_layer import PlainLayer, Source
 from seesay.lite.methods.statistics import InputStatistics
+from seesay.lite.methods.stored_layer import StoredLayer
 from seesay.lite.opened import open_source
 from seesay.lite.progress import Progress
 from seesay.lite.run import make_prompts
@@ -73,7 +74,8 @@ def _collect(source: Source, prompts: Sequence[Prompt], batch_size: int) -> tupl
 
 def _name_tensors(layer: PlainLayer, statistics: Mapping[str, InputStatistics]) -> dict[str, Tensor]:
     found = {}
-    pieces = {piece: modules for name in layer.linears for piece, modules in layer.stored_modules(name).items()}
+    stored = StoredLayer(layer)
+    pieces = {piece: modules for name in layer.linears for piece, modules in stored.modules(name).items()}
     for name, inputs in statistics.items():
         for module in pieces[name]:
             found[f"{module}.input_abs_max"] = inputs.abs_max.cpu().clone()

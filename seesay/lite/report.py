@@ -24,7 +24,7 @@ class Report:
     model: str
     method: str
     settings: Mapping[str, object]
-    layers: list[dict[str, Any]] = field(default_factory=list)
+    layers: list[dict[str, object]] = field(default_factory=list)
     tower: dict[str, float] = field(default_factory=dict)
     num_calibration_tokens: int = 0
     num_held_out: int = 0
@@ -59,7 +59,7 @@ class Report:
         if self.layers:
             rows = [["layer", "weights", "output"], *(_row(layer) for layer in self.layers)]
             lines += ["relative error of weights and of what the layer adds", *_align(rows)]
-        if unseen := sum(len(layer["unseen_experts"]) for layer in self.layers if "unseen_experts" in layer):
+        if unseen := sum(map(_count_unseen, self.layers)):
             lines.append(f"experts that no token of the calibration set chose, rounded to the nearest: {unseen}")
         if self.tower:
             lines.append(f"vision tower: relative error of weights {_mean(self.tower.values()):.4f}")
@@ -76,6 +76,11 @@ class Report:
 
 def _before_after(before: object, after: object) -> dict[str, object]:
     return {"before": before, "after": after}
+
+
+def _count_unseen(layer: Mapping[str, object]) -> int:
+    found = layer.get("unseen_experts")
+    return len(found) if isinstance(found, list) else 0
 
 
 def _row(layer: Mapping[str, Any]) -> list[str]:

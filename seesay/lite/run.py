@@ -22,6 +22,7 @@ from seesay.lite.layers import Passage
 from seesay.lite.methods.method import Method, PlainMatrix, make_loader, relative_error
 from seesay.lite.methods.plain_layer import EXPERTS, PlainLayer, Source
 from seesay.lite.methods.statistics import InputStatistics
+from seesay.lite.methods.stored_layer import StoredLayer
 from seesay.lite.opened import Opened, open_source
 from seesay.lite.output import make_config, write_checkpoint
 from seesay.lite.progress import Progress
@@ -206,21 +207,24 @@ def _quantize_layer(
         statistics = calibrated.statistics
         notes |= _note_unseen(layer, statistics)
     loader = make_loader(method, layer.source.checkpoint, layer.source.dtype)
+    stored = StoredLayer(layer)
     tensors, errors = {}, {}
     for name, linear in layer.linears.items():
         if linear.is_quantizable:
-            pieces, errors[name] = _quantize_pieces(layer, name, method, statistics)
+            inputs = [statistics.get(piece) for piece in layer.name_pieces(name)]
+            pieces, errors[name] = _quantize_pieces(stored, name, method, inputs)
             tensors[name] = loader, pieces
-    return layer.export(tensors), {"weights": errors, **notes}
+    return stored.export(tensors), {"weights": errors, **notes}
 
 
 def _quantize_pieces(
-    layer: PlainLayer, name: str, method: Method, statistics: Mapping[str, InputStatistics]
+    stored: StoredLayer, name: str, method: Method, inputs: Sequence[InputStatistics | None]
 ) -> tuple[list[Mapping[str, Tensor]], float]:
-    """Return the tensors of each piece of a linear layer, and the size of the error of all relative to their own."""
+    """Return the tensors of each piece of a linear layer, and the size of the error of all relative to their own.
+    inputs: what is known of those of each piece."""
     found, squares = [], []
-    for piece, rows in zip(layer.name_pieces(name), layer.stored_pieces(name), strict=True):
-        plain = PlainMatrix(name=name, data=rows, stored_type=layer.weight_type(name), inputs=statistics.get(piece))
+    for rows, seen in zip(stored.pieces(name), inputs, strict=True):
+        plain = PlainMatrix(name=name, data=rows, stored_type=stored.weight_type(name), inputs=seen)
         quantized = method.quantize(plain)
         found.append(quantized.tensors)
         squares.append((relative_error(quantized, plain), float(rows.norm())))
@@ -230,12 +234,9 @@ def _quantize_pieces(
 
 def _note_unseen(layer: PlainLayer, statistics: Mapping[str, InputStatistics]) -> dict[str, object]:
     """Return the numbers of experts that no token of the calibration set chose, for the report."""
-    unseen = [number for number, piece in enumerate(_name_experts(layer)) if piece not in statistics]
+    experts = layer.name_pieces(EXPERTS) if EXPERTS in layer.linears else []
+    unseen = [number for number, piece in enumerate(experts) if piece not in statistics]
     return {"unseen_experts": unseen} if unseen else {}
-
-
-def _name_experts(layer: PlainLayer) -> list[str]:
-    return layer.name_pieces(EXPERTS) if EXPERTS in layer.linears else []
 
 
 def hold_out(prompts: Sequence[Prompt]) -> tuple[list[Prompt], list[Prompt]]:

@@ -14,8 +14,9 @@ from seesay.encoders.encoder import LoadedEncoder
 from seesay.errors import ConfigError
 from seesay.lite.calibration.batches import Prompt
 from seesay.lite.methods.method import Method, PlainMatrix, make_loader, relative_error
-from seesay.lite.methods.plain_layer import only, split_tensors, torch_type
+from seesay.lite.methods.plain_layer import only, torch_type
 from seesay.lite.methods.statistics import InputObserver, InputStatistics
+from seesay.lite.methods.stored_layer import split_tensors
 from seesay.lite.opened import Opened
 from seesay.lite.progress import Progress
 

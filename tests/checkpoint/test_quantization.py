@@ -202,6 +202,8 @@ def test_exclusions_name_modules(excluded: tuple[str, ...], covered: str, not_co
         (changed(BLOCKS, "weight_block_size", [0, -1]), "weight_block_size must be two positive integers"),
         (changed(BLOCKS, "weight_block_size", "128"), "weight_block_size must be two positive integers"),
         (changed(BLOCKS, "fmt", "e5m2"), "fmt must be 'e4m3' or .*got 'e5m2'"),
+        (changed(COMPRESSED, "format", "nvfp4-pack-quantized"), "format must be .*, got 'nvfp4-pack-quantized'"),
+        (changed(COMPRESSED, "format", "mxfp4-pack-quantized"), "format must be .*, got 'mxfp4-pack-quantized'"),
         (changed(BLOCKS, "activation_scheme", "static"), "activation_scheme must be 'dynamic', got 'static'"),
         (changed(BLOCKS, "modules_to_not_convert", {"a": 1}), "modules_to_not_convert must be a list"),
     ],

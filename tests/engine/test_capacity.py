@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+from quantized_folders import PACKED_FORMS, write_quantized
 from thread_ranks import run_ranks
 
 from seesay.cli import main
@@ -43,6 +45,21 @@ def test_weights_are_counted_as_they_are_loaded(name: str, tiny_checkpoint: Call
     loaded = run_ranks(2, lambda ranks: load_bytes(model, torch.bfloat16, ranks))
     assert capacity.measure(2).weight_bytes == pytest.approx(max(loaded), rel=0.05)
     assert capacity.measure(2).weight_bytes < capacity.measure(1).weight_bytes
+
+
+def test_packed_weights_are_counted_and_experts_have_a_byte_for_each(
+    tiny_checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    quantized, _ = write_quantized(tiny_checkpoint("mixtral"), tmp_path, PACKED_FORMS["awq, groups of 32"])
+    config = EngineConfig(dtype="bfloat16")
+    model = open_model(quantized, config)
+    expected = 0
+    for name, stored in model.checkpoint.stored.items():
+        is_of_expert = ".experts." in name and name.endswith(".qweight")
+        expected += (
+            stored.num_bytes * (2 if is_of_expert else 1) if stored.dtype == "I32" else math.prod(stored.shape) * 2
+        )
+    assert Capacity(model, config).measure(1).weight_bytes == pytest.approx(expected, rel=1e-3)
 
 
 def test_numbers_of_gpus_that_are_no_powers_of_two_are_tried(

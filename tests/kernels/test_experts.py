@@ -226,6 +226,34 @@ def test_weights_of_one_byte_with_scales(
     assert_close(found, compute_exactly(x, case, (plain[0], plain[1]), (None, None), activation), 2.0)
 
 
+@runs_here
+@pytest.mark.parametrize("activation", ["silu", "relu2"])
+def test_experts_whose_products_are_apart(activation: str) -> None:
+    """As they are calibrated."""
+    from seesay.checkpoint.parts import Source
+    from seesay.device.linear.expert_linear import ExpertLinear
+    from seesay.llm.ops import triton_experts
+    from seesay.llm.plans.routing import Routing
+
+    case = Case(4, 64, 48, choose_at_random(7, 4, 2))
+    layers, plain = [], []
+    for seed, (num_outputs, size) in enumerate(((48 * count_halves(activation), 64), (64, 48))):
+        plain.append(random(4, num_outputs, size, dtype=HALF, seed=seed) / size**0.5)
+        sources = [Source(module="weight", num_outputs=num_outputs)]
+        layers.append(ExpertLinear(size, 4, sources=sources, bias=False))
+        layers[-1].is_apart = True
+        layers[-1].use(plain[-1].flatten(0, 1))
+    seen: list[torch.Tensor] = []
+    layers[0].observe_experts({2: seen.append})
+    x = random(7, 64, dtype=HALF)
+    routing: Any = Routing(num_experts=4, num_chosen=2)
+    kind: Any = activation
+    found = triton_experts.mix_experts(x, case.logits, routing, None, layers[0], layers[1], kind, None, None)
+    assert_close(found, compute_exactly(x, case, (plain[0], plain[1]), (None, None), activation), 2.0)
+    is_chosen = (case.chosen == 2).any(dim=1)
+    assert is_chosen.any() and torch.equal(torch.cat(seen), x[is_chosen])
+
+
 ROUTING_OPTIONS: list[dict[str, Any]] = [
     {"num_experts": 6, "num_chosen": 2},
     {"num_experts": 128, "num_chosen": 8, "is_normalized": True},

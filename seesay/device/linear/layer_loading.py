@@ -237,12 +237,15 @@ class _MethodChoice:
             return False
         if self._quantization.marker is not None:
             return f"{stored}.{self._quantization.marker}" in self._checkpoint.stored
+        return self._may_have_numbers(module, self._quantization)
+
+    def _may_have_numbers(self, module: str, quantization: Quantization) -> bool:
+        """Return whether the weight of a module that is not excluded may be one of the format. Of what has more than
+        two axes, formats quantize experts and no convolutions, and some tools leave experts alone without saying so."""
         weight = self._checkpoint.stored.get(self._names.get(f"{module}.weight", ""))
         if weight is None or len(weight.shape) == 2:
             return True
-        # Of what has more axes, formats quantize experts and no convolutions, and some tools leave experts alone.
-        is_of_experts = _EXPERTS in module
-        return is_of_experts and (weight.dtype not in FLOATS or not self._quantization.is_stored)
+        return _EXPERTS in module and (weight.dtype not in FLOATS or not quantization.is_stored)
 
 
 def _make_method(checkpoint: Checkpoint, quantization: Quantization, dtype: torch.dtype) -> LinearMethod:

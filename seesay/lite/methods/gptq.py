@@ -146,7 +146,7 @@ class GptqMethod:
         return make_grid(low, high, bits=self._bits, is_symmetric=self._is_symmetric, least_zero=1)
 
 
-def _exclude_in_layers(excluded: Sequence[str]) -> dict[str, Any]:
+def _exclude_in_layers(excluded: Sequence[str]) -> dict[str, object]:
     """Return what GPTQModel calls modules of layers that stay plain, whatever a model calls its layers."""
     _, names = split_excluded(excluded)
     return {"dynamic": {f"-:.*\\.{re.escape(name)}$": {} for name in names}} if names else {}

@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 
 import torch
 from torch import Tensor, nn
 
 from seesay.checkpoint import Checkpoint
 from seesay.checkpoint.loading import WeightGroup, find_names, load_weights
-from seesay.checkpoint.parts import OUTPUTS, Weight
+from seesay.checkpoint.parts import Weight
 from seesay.device.linear.expert_linear import ExpertLinear
 from seesay.device.linear.layer_loading import LoadedLayers
 from seesay.device.linear.linear import UNQUANTIZED, Linear
@@ -81,6 +80,10 @@ class Source:
         """Return the type in which the checkpoint has a tensor of the decoder."""
         return torch_type(self.checkpoint, self.stored_as[tensor])
 
+    def as_stored(self, tensor: str, data: Tensor) -> Tensor:
+        """Return a copy of the data of a tensor of the decoder in the type in which the checkpoint has that."""
+        return data.to(self.stored_type(tensor), copy=True)
+
     def make_decoder(self) -> ComposedDecoder:
         """Return a decoder without weights."""
         return ComposedDecoder(self.config, device=self.device, dtype=self.dtype)
@@ -136,12 +139,15 @@ class PlainLayer:
     matrices [out, in] and biases [out] by the names of the layer's linear layers, norms by theirs. What a method
     changes there takes effect when `use` is called. A linear layer of experts has one matrix, of the outputs of all
     experts; its *pieces* are those of each, and of other linear layers it is the whole matrix.
+
+    prefix: of the layer's names. weights: those of linear layers and their biases, as they were loaded. norm_weights:
+    the same of norms, by the names of their tensors.
     """
 
     def __init__(self, source: Source, index: int) -> None:
         self.source, self.index = source, index
         self._decoder = source.make_decoder()
-        self._prefix = prefix = f"layers.{index}."
+        self.prefix = prefix = f"layers.{index}."
         self.linears = {
             path.removeprefix(prefix): linear
             for path, linear in self._decoder.linears.items()
@@ -150,13 +156,14 @@ class PlainLayer:
         for linear in self.linears.values():
             if isinstance(linear, ExpertLinear):
                 linear.is_apart = True
-        self._norms = {weight.parts[0].tensor: weight for weight in _norms(self._decoder, prefix)}
-        self._weights = {name: linear.list_weights(prefix + name) for name, linear in self.linears.items()}
+        self.norm_weights = {weight.parts[0].tensor: weight for weight in _norms(self._decoder, prefix)}
+        self.weights = {name: linear.list_weights(prefix + name) for name, linear in self.linears.items()}
         self._load()
-        self.matrices = {name: weights["weight"].data for name, (weights, _) in self._weights.items()}
-        self.biases = {name: bias.data for name, (_, bias) in self._weights.items() if bias is not None}
+        self.matrices = {name: weights["weight"].data for name, (weights, _) in self.weights.items()}
+        self.biases = {name: bias.data for name, (_, bias) in self.weights.items() if bias is not None}
         self.norms = {
-            tensor.removeprefix(prefix).removesuffix(".weight"): weight.data for tensor, weight in self._norms.items()
+            tensor.removeprefix(prefix).removesuffix(".weight"): weight.data
+            for tensor, weight in self.norm_weights.items()
         }
         self.use()
 
@@ -168,8 +175,8 @@ class PlainLayer:
         """Compute with the matrices, biases and norms as they are now."""
         for name in self.linears:
             self.use_matrix(name, self.matrices[name])
-        for tensor, weight in self._norms.items():
-            norm = self.norms[tensor.removeprefix(self._prefix).removesuffix(".weight")]
+        for tensor, weight in self.norm_weights.items():
+            norm = self.norms[tensor.removeprefix(self.prefix).removesuffix(".weight")]
             weight.data = norm.to(weight.dtype or self.source.dtype)
 
     def use_matrix(self, name: str, matrix: Tensor, method: LinearMethod = UNQUANTIZED) -> None:
@@ -196,151 +203,28 @@ class PlainLayer:
             return [name]
         return [f"{name}.{number}" for number in range(linear.num_experts)]
 
-    def export(self, quantized: Mapping[str, tuple[LinearMethod, Sequence[Mapping[str, Tensor]]]]) -> dict[str, Tensor]:
-        """Return all tensors of the layer by the checkpoint's names: of linear layers those of their method, piece by
-        piece, of others the weight, and biases and norms, in the types in which the checkpoint has them."""
-        found: dict[str, Tensor] = {}
-        for name in self.linears:
-            method, pieces = quantized.get(name) or (UNQUANTIZED, [{"weight": self._round_weight(name)}])
-            linear, path = self._quantized_linears[name], self._prefix + name
-            tensors = _join_pieces(linear, path, method, pieces)
-            found |= split_tensors(linear, path, method, tensors, self.source.stored_module)
-            _, bias = linear.list_weights(path)
-            if bias is not None:
-                bias.data = self.biases[name]
-                found |= {
-                    self.source.stored_as[own]: self._as_stored(own, data) for own, data in _join_parts(bias).items()
-                }
-        for tensor, weight in self._norms.items():
-            stored = weight.without_data()
-            stored.data = self.norms[tensor.removeprefix(self._prefix).removesuffix(".weight")] - weight.offset
-            found |= {
-                self.source.stored_as[own]: self._as_stored(own, data) for own, data in _join_parts(stored).items()
-            }
-        return {name: tensor.contiguous().cpu() for name, tensor in found.items()}
-
-    @cached_property
-    def _quantized_linears(self) -> Mapping[str, Linear]:
-        prefix = self._prefix
-        linears = self.source.make_quantized_decoder().linears
-        return {path.removeprefix(prefix): each for path, each in linears.items() if path.startswith(prefix)}
-
-    def _round_weight(self, name: str) -> Tensor:
-        return self.matrices[name].to(self.weight_type(name))
-
-    def stored_pieces(self, name: str) -> Sequence[Tensor]:
-        """Return the matrices [out, in] of the pieces of a linear layer."""
-        return self.stored_rows(name).chunk(len(self.name_pieces(name)))
-
-    def stored_rows(self, name: str) -> Tensor:
-        """Return the matrix [out, in] of a linear layer with its rows in the order in which they are stored."""
-        order = _find_row_order(self._weights[name][0]["weight"])
-        matrix = self.matrices[name]
-        return matrix if order is None else torch.empty_like(matrix).index_copy_(0, order.to(matrix.device), matrix)
-
-    def stored_modules(self, name: str) -> dict[str, list[str]]:
-        """Return the quantized checkpoint's names of the modules that each piece of a linear layer is made of."""
-        parts = self._quantized_linears[name].list_weights(self._prefix + name)[0]["weight"].parts
-        pieces = self.name_pieces(name)
-        count = len(parts) // len(pieces)
-        found = {}
-        for number, piece in enumerate(pieces):
-            own = dict.fromkeys(part.tensor.removesuffix(".weight") for part in parts[number * count :][:count])
-            found[piece] = [self.source.stored_module(module) for module in own]
-        return found
-
-    def weight_type(self, name: str) -> torch.dtype:
-        """Return the type in which the checkpoint has the weight of a linear layer."""
-        return self.source.stored_type(self._weights[name][0]["weight"].parts[0].tensor)
-
     def round_norm(self, name: str, norm: Tensor) -> Tensor:
         """Return what is left of norm `name`, of these values, once it is stored."""
-        tensor = f"{self._prefix}{name}.weight"
-        offset = self._norms[tensor].offset
-        return self._as_stored(tensor, norm - offset).float() + offset
+        tensor = f"{self.prefix}{name}.weight"
+        offset = self.norm_weights[tensor].offset
+        return self.source.as_stored(tensor, norm - offset).float() + offset
 
     def _load(self) -> None:
-        weights = [weight for found, bias in self._weights.values() for weight in (*found.values(), bias)]
-        names = only(self.source.decoder_name, lambda name: name.startswith(self._prefix))
-        group = WeightGroup(weights=(*(weight for weight in weights if weight is not None), *self._norms.values()))
+        weights = [weight for found, bias in self.weights.values() for weight in (*found.values(), bias)]
+        names = only(self.source.decoder_name, lambda name: name.startswith(self.prefix))
+        group = WeightGroup(
+            weights=(*(weight for weight in weights if weight is not None), *self.norm_weights.values())
+        )
         source = self.source
         load_weights(
             [group], source.checkpoint, name_of=names, device=source.device, dtype=torch.float32, checks_finite=True
         )
-
-    def _as_stored(self, tensor: str, data: Tensor) -> Tensor:
-        return data.to(self.source.stored_type(tensor), copy=True)
 
 
 def torch_type(checkpoint: Checkpoint, stored: str) -> torch.dtype:
     """Return the type of a tensor of floating-point numbers, by the checkpoint's name."""
     types = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32, "F64": torch.float64}
     return types[checkpoint.find(stored).dtype]
-
-
-def _join_pieces(
-    linear: Linear, path: str, method: LinearMethod, pieces: Sequence[Mapping[str, Tensor]]
-) -> Mapping[str, Tensor]:
-    """Return the tensors of a whole linear layer by those of its pieces; the layer has this method from now on."""
-    if len(pieces) == 1:
-        return pieces[0]
-    linear.method = method
-    found = {}
-    for key, weight in linear.list_weights(path)[0].items():
-        axis, count = weight.joined_axis, len(weight.parts) // len(pieces)
-        if axis is None:  # each module of a piece has all of it
-            found[key] = torch.stack([piece[key] for piece in pieces for _ in range(count)])
-        else:
-            found[key] = torch.cat([piece[key] for piece in pieces], dim=axis)
-    return found
-
-
-def split_tensors(
-    linear: Linear,
-    path: str,
-    method: LinearMethod,
-    tensors: Mapping[str, Tensor],
-    stored_module: Callable[[str], str],
-) -> dict[str, Tensor]:
-    """Return the tensors of a linear layer for each module that it is made of, by the checkpoint's names. `tensors` are
-    those of the whole layer with its outputs in the order in which they are stored, by the names of the method's
-    layouts; the layer has this method from now on. stored_module(name): the checkpoint's name of a module."""
-    linear.method = method
-    found = {}
-    for key, weight in linear.list_weights(path)[0].items():
-        if weight.joined_axis is None:  # each module has all of it
-            weight.data = tensors[key].expand(weight.shape)
-        else:
-            order = _find_row_order(weight)
-            weight.data = tensors[key] if order is None else tensors[key].index_select(weight.joined_axis, order)
-        for own, data in _join_parts(weight).items():
-            module, _, suffix = own.rpartition(".")
-            found[f"{stored_module(module)}.{suffix}"] = data
-    return found
-
-
-def _find_row_order(weight: Weight) -> Tensor | None:
-    """Return, for each output of a layer, its place among those that are stored, int64 [out]; None where they are in
-    the same order, and where what unpacks a weight brings them into the layer's."""
-    first, found, is_changed = 0, [], False
-    for part in weight.parts:
-        [axis] = [axis for axis in part.axes if axis.dim == OUTPUTS]
-        places = None if axis.per > 1 else axis.places()
-        is_changed |= places is not None
-        for run in places or (range(axis.num_picked),):
-            found.append(first + torch.arange(run.start, run.stop, run.step))
-        first += axis.num_picked
-    return torch.cat(found) if is_changed else None
-
-
-def _join_parts(weight: Weight) -> dict[str, Tensor]:
-    """Return the tensors that the parts of a weight were cut from, by the model's names."""
-    found: dict[str, Tensor] = {}
-    for part, place in weight.places():
-        whole = found.setdefault(part.tensor, place.new_zeros(part.stored_shape))
-        for picks, taken in part.regions():
-            whole[tuple(slice(pick.start, pick.stop, pick.step) for pick in picks)] = place[taken]
-    return found
 
 
 def _norms(decoder: ComposedDecoder, prefix: str) -> list[Weight]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 
 from seesay.device.linear.expert_linear import ExpertLinear
@@ -9,6 +11,7 @@ from seesay.kernels import experts as kernels
 from seesay.kernels import token_kernels
 from seesay.llm.ops.activations import square_relu
 from seesay.llm.ops.interface import AnyActivation
+from seesay.llm.ops.torch_experts import ExpertChoice, run_experts
 from seesay.llm.plans.routing import Routing
 
 
@@ -39,6 +42,11 @@ def mix_experts(
     add_to: torch.Tensor | None,
 ) -> torch.Tensor:
     """See `Ops.mix_experts`."""
+    if gate_up.is_apart:
+        x = x if norm is None else token_kernels.norm(x, None, *norm)
+        choice = kernels.choose(logits, make_choosing(routing, bias), down.experts)
+        made = _run_apart(x, choice, gate_up, down, activation)
+        return made if add_to is None else add_to.add_(made)
     if gate_up.expert_adaptation is not None and down.expert_adaptation is not None:
         x = x if norm is None else token_kernels.norm(x, None, *norm)
         choice = kernels.choose(logits, make_choosing(routing, bias), down.experts)
@@ -54,6 +62,15 @@ def mix_experts(
         norm=norm,
         add_to=add_to,
     )
+
+
+def _run_apart(
+    x: torch.Tensor, choice: kernels.Choice, gate_up: ExpertLinear, down: ExpertLinear, activation: AnyActivation
+) -> torch.Tensor:
+    """Do `mix_experts` for chosen experts one after another, for each with its own product."""
+    assert not choice.is_partial, "ranks have their experts in one matrix"
+    activate = square_relu if activation == "relu2" else partial(token_kernels.act_and_mul, activation=activation)
+    return run_experts(x, ExpertChoice(choice.experts.long(), choice.shares), gate_up, down, activate)
 
 
 def _mix_adapted(

@@ -69,10 +69,6 @@ class TritonOps:
         norm: tuple[torch.Tensor, float] | None = None,
         add_to: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        if gate_up.is_apart:
-            return super().mix_experts(
-                x, logits, routing, bias, gate_up, down, activation=activation, norm=norm, add_to=add_to
-            )
         return triton_experts.mix_experts(x, logits, routing, bias, gate_up, down, activation, norm, add_to)
 
     def rotate_and_write(
