@@ -30,8 +30,7 @@ def load_requests(options: DatasetOptions, count_tokens: CountTokens = estimate_
     """Return the requests. Raises `ConfigError` for a file that does not have what it should."""
     if options.name.startswith("random"):
         return _draw(options)
-    if options.path is None:
-        raise ConfigError(f"--dataset-path is required for the dataset {options.name!r}")
+    assert options.path is not None
     match options.name:
         case "sharegpt":
             found = list(_read_sharegpt(options.path, options, count_tokens))
@@ -56,6 +55,7 @@ def _draw(options: DatasetOptions) -> list[Request]:
     requests = []
     for number in range(options.num_prompts):
         text, num_tokens = make_text(length(options.input_len), rng), length(options.output_len)
+        num_tokens = options.fixed_output_len or num_tokens
         seeds = (options.seed * 100_003 + number * num_images + index for index in range(num_images))
         requests.append(Request(text, [make_picture(*options.image_size, seed) for seed in seeds], num_tokens))
     return requests
@@ -63,7 +63,8 @@ def _draw(options: DatasetOptions) -> list[Request]:
 
 def _read_sharegpt(path: Path, options: DatasetOptions, count_tokens: CountTokens) -> Iterator[Request]:
     """Yield the first question of each conversation; the answer is as long as the recorded one."""
-    for question, answer in map(_first_turns, _read_records(path)):
+    for _, record in _read_records(path):
+        question, answer = _first_turns(record)
         if not (question and answer):
             continue
         num_prompt, num_answer = count_tokens(question), options.fixed_output_len or count_tokens(answer)
@@ -86,9 +87,9 @@ def _text_of(turn: Any) -> str:
 
 def _read_vision(path: Path, options: DatasetOptions) -> Iterator[Request]:
     """Yield the first question of each record, with its pictures from `image_folder`."""
-    for record in _read_records(path):
+    for place, record in _read_records(path):
         if text := _first_question(record):
-            pictures = [_open_picture(name, path, options) for name in _names_of_pictures(record)]
+            pictures = [_open_picture(name, place, path, options) for name in _names_of_pictures(record)]
             yield Request(text, pictures, options.fixed_output_len or options.output_len)
 
 
@@ -112,38 +113,53 @@ def _names_of_pictures(record: dict[str, Any]) -> list[str]:
 
 def _read_custom(path: Path, options: DatasetOptions) -> Iterator[Request]:
     """Yield {"prompt": text, "output_tokens": number, "images": [files]}; only the prompt is required."""
-    for record in _read_records(path):
+    for place, record in _read_records(path):
         prompt = record.get("prompt")
         if not isinstance(prompt, str) or not prompt:
-            raise ConfigError(f"{path}: prompt must be a text, got {show(prompt)}")
-        num_tokens = options.fixed_output_len or record.get("output_tokens") or options.output_len
+            raise ConfigError(f"{path}: {place}: prompt must be a text, got {show(prompt)}")
+        given = record.get("output_tokens")
+        num_tokens = options.output_len if given is None else given
         if type(num_tokens) is not int or num_tokens < 1:
-            raise ConfigError(f"{path}: output_tokens must be a positive integer, got {show(num_tokens)}")
-        yield Request(prompt, [_open_picture(name, path, options) for name in _names_of_pictures(record)], num_tokens)
+            raise ConfigError(f"{path}: {place}: output_tokens must be a positive integer, got {show(num_tokens)}")
+        pictures = [_open_picture(name, place, path, options) for name in _names_of_pictures(record)]
+        yield Request(prompt, pictures, options.fixed_output_len or num_tokens)
 
 
-def _open_picture(name: str, path: Path, options: DatasetOptions) -> Image.Image:
+def _open_picture(name: str, place: str, path: Path, options: DatasetOptions) -> Image.Image:
     """Open a picture in the folder of pictures, which is by default that of the file."""
     folder = (options.image_folder or path.parent).resolve()
     picture = (folder / name).resolve()
     if not picture.is_relative_to(folder):
-        raise ConfigError(f"{path}: {name!r} is outside of {folder}")
+        raise ConfigError(f"{path}: {place}: {name!r} is outside of {folder}")
     try:
         with Image.open(picture) as opened:
             return opened.convert("RGB")
     except OSError as error:
-        raise ConfigError(f"{path}: cannot open {picture}: {error}") from None
+        raise ConfigError(f"{path}: {place}: cannot open {picture}: {error}") from None
 
 
-def _read_records(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the objects of a JSON list, or of a file with one a line."""
+def _read_records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the objects of a JSON list, or of a file with one a line, each with its place: "record 3", "line 3"."""
     try:
         text = path.read_text(encoding="utf-8")
-        is_list = text.lstrip().startswith("[")
-        records = json.loads(text) if is_list else map(json.loads, filter(str.strip, text.split("\n")))
-        for number, record in enumerate(records, start=1):
-            if not isinstance(record, dict):
-                raise ConfigError(f"{path}: record {number} must be an object, got {show(record)}")
-            yield record
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise ConfigError(f"cannot read {path}: {error}") from None
+    for place, record in _parse(path, text):
+        if not isinstance(record, dict):
+            raise ConfigError(f"{path}: {place} must be an object, got {show(record)}")
+        yield place, record
+
+
+def _parse(path: Path, text: str) -> Iterator[tuple[str, Any]]:
+    place = ""
+    try:
+        if text.lstrip().startswith("["):
+            for number, record in enumerate(json.loads(text), start=1):
+                yield f"record {number}", record
+            return
+        for number, line in enumerate(text.split("\n"), start=1):
+            if line.strip():
+                place = f"line {number}: "
+                yield f"line {number}", json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"cannot read {path}: {place}{error}") from None

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
+import numpy as np
+
 PERCENTILES = (50.0, 75.0, 90.0, 95.0, 99.0)
 METRICS = ("ttft", "tpot", "itl", "e2el")
 
@@ -81,9 +83,9 @@ def _has_text(delta: Mapping[str, Any]) -> bool:
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """Return the smallest value that at least so many percent do not exceed, nearly; `values` must not be empty."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]
+    """Return the percentile as numpy, vLLM and SGLang have it: interpolated between the two values around it. `values`
+    must not be empty."""
+    return float(np.percentile(values, percent))
 
 
 def make_figures(
@@ -147,7 +149,7 @@ def _describe(name: str, values: Sequence[float], percentiles: Sequence[float]) 
         return {}
     figures = {
         f"mean_{name}_ms": statistics.fmean(values),
-        f"median_{name}_ms": statistics.median(values),
+        f"median_{name}_ms": percentile(values, 50),
         f"std_{name}_ms": statistics.pstdev(values),
         f"min_{name}_ms": min(values),
         f"max_{name}_ms": max(values),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,13 @@ def test_random_texts_have_the_wanted_lengths() -> None:
     answers = [request.num_output_tokens for request in requests]
     assert (min(words), max(words), min(answers), max(answers)) == (10, 20, 5, 10)
     assert requests == load_requests(options) and len({request.text for request in requests}) == 50
+
+
+def test_one_length_of_answers_in_place_of_random_ones() -> None:
+    options = DatasetOptions(num_prompts=9, input_len=20, range_ratio=0.5)
+    fixed = load_requests(dataclasses.replace(options, fixed_output_len=4))
+    assert [request.num_output_tokens for request in fixed] == [4] * 9
+    assert [request.text for request in fixed] == [request.text for request in load_requests(options)]
 
 
 def test_random_pictures_are_all_different() -> None:
@@ -76,24 +84,32 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("record", "message"),
     [
-        ({"prompt": 3}, "prompt must be a text, got 3"),
-        ({"prompt": "a", "output_tokens": -1}, "output_tokens must be a positive integer"),
-        ({"prompt": "a", "images": ["none.png"]}, "cannot open"),
-        ({"prompt": "a", "images": ["../../etc/passwd"]}, "outside of"),
-        ([1], "record 1 must be an object"),
+        ({"prompt": 3}, ": prompt must be a text, got 3"),
+        ({"prompt": "a", "output_tokens": -1}, ": output_tokens must be a positive integer"),
+        ({"prompt": "a", "output_tokens": 0}, ": output_tokens must be a positive integer"),
+        ({"prompt": "a", "images": ["none.png"]}, ": cannot open"),
+        ({"prompt": "a", "images": ["../../etc/passwd"]}, ": .* is outside of"),
+        ([1], " must be an object"),
     ],
     ids=str,
 )
-def test_a_wrong_record_is_told(tmp_path: Path, record: Any, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        load_requests(DatasetOptions(name="custom", path=write(tmp_path, record), num_prompts=1))
+@pytest.mark.parametrize("lines", [True, False])
+def test_a_wrong_record_is_told_with_its_place(tmp_path: Path, record: Any, message: str, lines: bool) -> None:
+    path = write(tmp_path, {"prompt": "a"}, {"prompt": "b"}, record, lines=lines)
+    if lines:
+        path.write_text(f"\n{path.read_text()}")
+    place = "line 4" if lines else "record 3"
+    with pytest.raises(ConfigError, match=f"records: {place}{message}"):
+        load_requests(DatasetOptions(name="custom", path=path, num_prompts=1))
 
 
 def test_a_file_that_cannot_be_used_is_told(tmp_path: Path) -> None:
     broken = tmp_path / "broken"
-    broken.write_text("{")
-    for path, message in ((None, "--dataset-path"), (tmp_path / "none", "cannot read"), (broken, "cannot read")):
+    broken.write_text('{"prompt": "a"}\n{')
+    for path, message in ((None, "--dataset-path"), (tmp_path / "none", "cannot read"), (broken, "broken: line 2: ")):
         with pytest.raises(ConfigError, match=message):
             load_requests(DatasetOptions(name="sharegpt", path=path))
+    with pytest.raises(ConfigError, match="random-image draws its requests and reads no file"):
+        DatasetOptions(name="random-image", path=broken)
     with pytest.raises(ConfigError, match="no record"):
         load_requests(DatasetOptions(name="sharegpt", path=write(tmp_path, {"x": 1})))

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from seesay.bench import report
 from seesay.bench.arrivals import arrival_times_s
-from seesay.bench.outcomes import Outcome, make_figures
+from seesay.bench.outcomes import Outcome, make_figures, percentile
 
 
 def outcome(first_s: float, token_s: float, num_tokens: int = 11) -> Outcome:
@@ -32,9 +34,28 @@ def test_figures_of_answers() -> None:
     assert figures["request_throughput"] == 0.5 and figures["request_per_minute"] == 30
     assert figures["output_throughput"] == 5.5 and figures["total_token_throughput"] == 55.5
     assert figures["request_goodput"] == 0.25, "the second one was late"
-    assert figures["mean_ttft_ms"] == pytest.approx(2000) and figures["p99_ttft_ms"] == pytest.approx(3000)
+    assert figures["mean_ttft_ms"] == pytest.approx(2000) and figures["p99_ttft_ms"] == pytest.approx(2980)
     assert figures["mean_tpot_ms"] == pytest.approx(60) and figures["max_itl_ms"] == pytest.approx(100)
     assert figures["min_e2el_ms"] == pytest.approx(2000) and figures["max_e2el_ms"] == pytest.approx(3200)
+
+
+@given(
+    values=st.lists(st.floats(0.001, 1e6), min_size=1, max_size=30), percent=st.one_of(st.just(50.0), st.floats(0, 100))
+)
+def test_percentiles_are_interpolated(values: list[float], percent: float) -> None:
+    """Interpolated linearly, as numpy does by default, so that p90 and p99 are those of other tools."""
+    position = (len(values) - 1) * percent / 100
+    below, ordered = int(position), sorted(values)
+    above = min(below + 1, len(values) - 1)
+    expected = ordered[below] + (ordered[above] - ordered[below]) * (position - below)
+    assert percentile(values, percent) == pytest.approx(expected)
+    assert percentile(values, 50) == pytest.approx(statistics.median(values))
+
+
+def test_the_median_is_the_same_under_both_names() -> None:
+    figures = make_figures([outcome(first_s, 0.1) for first_s in (1.0, 2.0, 3.5, 9.0)], 1.0, percentiles=(50.0, 90.0))
+    assert figures["median_ttft_ms"] == figures["p50_ttft_ms"] == pytest.approx(2750)
+    assert figures["p90_ttft_ms"] == pytest.approx(7350)
 
 
 def test_an_answer_of_one_token_has_no_time_per_token() -> None:

@@ -86,12 +86,39 @@ def test_requests_that_fail_are_in_the_status(server: LiveServer, tmp_path: Path
         ("serve --burstiness 0", "--burstiness must be above 0"),
         ("latency -pt 1 2 -ct 1", "--completion-tokens must have a length for each"),
         ("throughput a b c", "one dataset and one model"),
-        ("serve --model m --dataset-name sharegpt", "--dataset-path is required"),
+        ("serve --dataset-name sharegpt", "--dataset-path is required"),  # no server is there
+        ("serve --dataset-name random --dataset-path x", "--dataset-name random draws its requests"),
+        ("throughput x.json seesay-demo --dataset-name random", "reads no file, got x.json"),
+        ("serve --json /no/such/folder/f.json", "cannot write '/no/such/folder/f.json': No such file"),
+        ("throughput /no/model --csv /", "cannot write '/': Is a directory"),
+        ("latency /no/model --csv /no/such/f.csv", "cannot write '/no/such/f.csv'"),
     ],
 )
 def test_wrong_options_are_one_line(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", *words.split()]) == 1
     assert message in capsys.readouterr().err
+
+
+def test_files_of_results_are_left_as_they_were_where_nothing_is_measured(tmp_path: Path) -> None:
+    old, new = tmp_path / "old.json", tmp_path / "new.csv"
+    old.write_text("{}")
+    words = ["bench", "serve", "--base-url", "http://127.0.0.1:1", "--json", str(old), "--csv", str(new)]
+    assert main(words) == 1 and old.read_text() == "{}" and not new.exists()
+
+
+def test_lengths_and_files_of_datasets(server: LiveServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SEESAY_API_KEY", "k")
+    words = ["serve", "--base-url", server.url, "-n", "2", "--random-input-len", "4", "--output-len", "4"]
+    [record] = run(tmp_path, *words)
+    assert record["total_output_tokens"] == 8 and record["dataset"] == "random"
+    talk = [{"from": "human", "value": "what is in the picture?"}, {"from": "gpt", "value": "a b c d e f g h i"}]
+    path = tmp_path / "share.json"
+    path.write_text(json.dumps([{"conversations": talk}]))
+    [record] = run(tmp_path, *words, "--dataset-path", str(path))
+    assert record["dataset"] == "sharegpt", "as in LMDeploy's manual"
+    path.write_text(json.dumps({"prompt": "what is in the picture?"}))
+    [record] = run(tmp_path, "throughput", str(path), "seesay-demo", "--dataset-name", "custom", "-n", "1", *SMALL)
+    assert record["dataset"] == "custom"
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,7 @@ def _run(arguments: argparse.Namespace) -> int:
             "--completion-tokens must have a length for each of --prompt-tokens, "
             f"got {len(arguments.completion_tokens)} for {len(arguments.prompt_tokens)}"
         )
+    bench_options.check_result_files(arguments)
     with open_engine(arguments) as engine:
         records = [
             asyncio.run(_measure(arguments, engine, concurrency, num_prompt, num_answer))

@@ -22,9 +22,9 @@ def add_dataset_options(parser: argparse.ArgumentParser, *, num_prompts: int) ->
     group.add_argument(
         "--dataset-name",
         choices=NAMES,
-        default="random",
         help="random texts, or texts with random pictures; conversations of ShareGPT; questions about pictures as in "
-        "VisionArena; or a JSONL file of your own with `prompt`, `output_tokens`, `images` (default: random)",
+        "VisionArena; or a JSONL file of your own with `prompt`, `output_tokens`, `images` (default: random, and "
+        "sharegpt with --dataset-path)",
     )
     group.add_argument("--dataset-path", type=Path, metavar="FILE", help="the file of all but random requests")
     group.add_argument(
@@ -55,7 +55,7 @@ def add_dataset_options(parser: argparse.ArgumentParser, *, num_prompts: int) ->
         "--sharegpt-output-len",
         type=options.whole(1),
         metavar="N",
-        help="tokens of each answer, in place of those of the file",
+        help="tokens of each answer, whatever the dataset says",
     )
     group.add_argument(
         "--image-size", type=_size, default=(1024, 1024), metavar="WxH", help="of random pictures (default: 1024x1024)"
@@ -67,9 +67,9 @@ def add_dataset_options(parser: argparse.ArgumentParser, *, num_prompts: int) ->
 
 
 def read_dataset_options(arguments: argparse.Namespace) -> DatasetOptions:
-    """Return which requests are measured."""
+    """Return which requests are measured. Raises `ConfigError` for a dataset without its file."""
     return DatasetOptions(
-        name=arguments.dataset_name,
+        name=arguments.dataset_name or ("random" if arguments.dataset_path is None else "sharegpt"),
         path=arguments.dataset_path,
         num_prompts=arguments.num_prompts,
         input_len=arguments.random_input_len,
@@ -104,6 +104,18 @@ def add_result_options(parser: argparse.ArgumentParser) -> None:
         metavar="METRIC:MS",
         help="count requests that keep these limits, of ttft, tpot and e2el: --goodput ttft:2000 tpot:50",
     )
+
+
+def check_result_files(arguments: argparse.Namespace) -> None:
+    """Raise `ConfigError` for a file of the results that cannot be written. Called before anything is measured."""
+    for path in filter(None, (arguments.output_file, arguments.csv, arguments.plot)):
+        is_new = not path.exists()
+        try:
+            path.open("ab").close()
+        except OSError as error:
+            raise ConfigError(f"cannot write {str(path)!r}: {error.strerror}") from None
+        if is_new:
+            path.unlink()
 
 
 def write_results(arguments: argparse.Namespace, title: str, records: Sequence[Mapping[str, Any]]) -> int:

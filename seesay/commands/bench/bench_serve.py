@@ -7,7 +7,7 @@ import json
 import math
 import os
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -104,17 +104,25 @@ def _run(arguments: argparse.Namespace) -> int:
 
     if arguments.burstiness <= 0:
         raise ConfigError(f"--burstiness must be above 0, got {arguments.burstiness:g}")
+    dataset = bench_options.read_dataset_options(arguments)
+    bench_options.check_result_files(arguments)
     url = _address_of(arguments)
     key = arguments.api_key or os.environ.get("SEESAY_API_KEY")
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     model = arguments.model or _first_model(url, headers)
-    requests = load_requests(bench_options.read_dataset_options(arguments), _token_counter(arguments.tokenizer))
+    requests = load_requests(dataset, _token_counter(arguments.tokenizer))
     ignores_eos, extra = not arguments.disable_ignore_eos, arguments.extra_request_body
     bodies = [make_body(model, request, ignores_eos=ignores_eos, extra=extra) for request in requests]
     target = Target(url=url, headers=headers, timeout_s=arguments.timeout)
     if arguments.warmup:
         load(target, _make_jobs(bodies[: arguments.warmup], math.inf, arguments), arguments.warmup, 1)
-    records = [_measure(arguments, target, bodies, model, rate) for rate in arguments.request_rate]
+    settings = {
+        "backend": arguments.backend,
+        "base_url": url,
+        "model": model,
+        "dataset": dataset.name,
+    }
+    records = [_measure(arguments, target, bodies, settings, rate) for rate in arguments.request_rate]
     return bench_options.write_results(arguments, f"{model} at {url}", records)
 
 
@@ -123,11 +131,11 @@ def _make_jobs(bodies: list[bytes], rate: float, arguments: argparse.Namespace) 
     from seesay.bench.http_load import Job
 
     times = arrival_times_s(len(bodies), rate=rate, burstiness=arguments.burstiness, seed=arguments.seed)
-    return [Job(at_s, arguments.dataset_name, body) for at_s, body in zip(times, bodies)]
+    return [Job(at_s, "request", body) for at_s, body in zip(times, bodies)]
 
 
 def _measure(
-    arguments: argparse.Namespace, target: Any, bodies: list[bytes], model: str, rate: float
+    arguments: argparse.Namespace, target: Any, bodies: list[bytes], settings: Mapping[str, Any], rate: float
 ) -> dict[str, Any]:
     from seesay.bench.http_load import load
     from seesay.bench.outcomes import make_figures
@@ -139,10 +147,7 @@ def _measure(
     )
     return {
         "label": f"{rate:g} req/s",
-        "backend": arguments.backend,
-        "base_url": target.url,
-        "model": model,
-        "dataset": arguments.dataset_name,
+        **settings,
         "request_rate": "inf" if math.isinf(rate) else rate,
         "burstiness": arguments.burstiness,
         "concurrency": concurrency,

@@ -14,6 +14,7 @@ from seesay.commands.command import Command
 from seesay.errors import ConfigError
 
 if TYPE_CHECKING:
+    from seesay.bench.dataset_options import DatasetOptions
     from seesay.engine.front.engine import AsyncEngine
 
 _EXAMPLES = """\
@@ -28,7 +29,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         "words",
         nargs="*",
         metavar="[DATASET] MODEL",
-        help=f"folder or hub id (default: {options.DEMO_MODEL}); in front of it, as in LMDeploy, a file of ShareGPT",
+        help=f"folder or hub id (default: {options.DEMO_MODEL}); in front of it, as in LMDeploy, the --dataset-path",
     )
     parser.add_argument(
         "-c", "--concurrency", type=options.whole(1), default=256, metavar="N", help="requests at a time (default: 256)"
@@ -45,13 +46,15 @@ def _read_words(arguments: argparse.Namespace) -> None:
     if len(before) > 1 or (before and arguments.dataset_path is not None):
         raise ConfigError(f"give one dataset and one model, got {' '.join(arguments.words)}")
     if before:
-        arguments.dataset_name, arguments.dataset_path = "sharegpt", Path(before[0])
+        arguments.dataset_path = Path(before[0])
 
 
 def _run(arguments: argparse.Namespace) -> int:
     _read_words(arguments)
+    dataset = bench_options.read_dataset_options(arguments)
+    bench_options.check_result_files(arguments)
     with open_engine(arguments) as engine:
-        record = asyncio.run(_measure(arguments, engine))
+        record = asyncio.run(_measure(arguments, engine, dataset))
     return bench_options.write_results(arguments, arguments.model_path, [record])
 
 
@@ -69,7 +72,7 @@ def open_engine(arguments: argparse.Namespace) -> AsyncEngine:
     )
 
 
-async def _measure(arguments: argparse.Namespace, engine: AsyncEngine) -> dict[str, Any]:
+async def _measure(arguments: argparse.Namespace, engine: AsyncEngine, dataset: DatasetOptions) -> dict[str, Any]:
     from seesay.bench.datasets import load_requests
     from seesay.bench.in_process import answer_all, make_requests
     from seesay.bench.outcomes import make_figures
@@ -77,7 +80,7 @@ async def _measure(arguments: argparse.Namespace, engine: AsyncEngine) -> dict[s
     def count_tokens(text: str) -> int:
         return len(engine.tokenize_text(text, add_special_tokens=False))
 
-    requests = make_requests(load_requests(bench_options.read_dataset_options(arguments), count_tokens))
+    requests = make_requests(load_requests(dataset, count_tokens))
     await answer_all(engine, requests[:1], num_at_once=1)  # the first request pays for what is set up lazily
     outcomes, seconds = await answer_all(
         engine, requests, num_at_once=arguments.concurrency, shows_progress=sys.stderr.isatty()
@@ -88,7 +91,7 @@ async def _measure(arguments: argparse.Namespace, engine: AsyncEngine) -> dict[s
         "backend": "engine",
         "model": arguments.model_path,
         "device": engine.core.facts.device,
-        "dataset": arguments.dataset_name,
+        "dataset": dataset.name,
         "concurrency": arguments.concurrency,
         **figures,
     }
