@@ -35,6 +35,14 @@ def test_systemd_unit(tmp_path: Path) -> None:
     assert done.returncode == 0 and "seesay.service" not in done.stderr, done.stderr
 
 
+def test_only_root_reads_the_keys(tmp_path: Path) -> None:
+    path = tmp_path / "seesay.env"
+    page = read_text(ROOT / "docs" / "deploying.md")
+    (command,) = [line for line in page.splitlines() if " /etc/seesay.env <<<" in line]
+    subprocess.run(["bash", "-c", f"umask 022; {command.replace('/etc/seesay.env', str(path))}"], check=True)
+    assert path.stat().st_mode & 0o777 == 0o600 and path.read_text().startswith("SEESAY_OPTIONS=Qwen/")
+
+
 def test_slurm_script() -> None:
     script = read_text(DEPLOY / "slurm" / "seesay.sbatch")
     proxy, server = find_seesay(script)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -70,6 +71,14 @@ def is_answering(url: str) -> bool:
     with contextlib.suppress(httpx.TransportError):
         return httpx.post(f"{url}/v1/chat/completions", json=BODY, timeout=60).status_code == 200
     return False
+
+
+def test_nginx_takes_bodies_that_servers_take() -> None:
+    settings, text = make_settings(), read_text(ROUTERS / "nginx.conf")
+    limits = [int(number) << 20 for number in re.findall(r"client_max_body_size (\d+)m;", text)]
+    uploads = text.partition("location = /v1/files {")[2].partition("}")[0]
+    assert limits[0] == settings.max_body_bytes and limits[1] > settings.max_file_bytes
+    assert f"client_max_body_size {limits[1] >> 20}m;" in uploads and "proxy_pass" in uploads
 
 
 @pytest.mark.slow
