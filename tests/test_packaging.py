@@ -116,7 +116,7 @@ def test_a_command_names_the_extra_it_lacks(argv: list[str], extra: str) -> None
         (USED, "import seesay; seesay.load_audio('CLIP')", "video"),
         (("ray",), "from seesay.serving.ray_app import build_app; build_app({})", "ray"),
         (("ray",), "from seesay.serving.ray_data import answer_rows; answer_rows(None, prompt=str)", "ray"),
-        (("otel",), "from seesay.serving.tracing import open_tracing; open_tracing('http://a:1')", "otel"),
+        (("otel",), "from seesay.serving.tracing import open_tracing; open_tracing('http://a:1', service='x')", "otel"),
     ],
     ids=str,
 )

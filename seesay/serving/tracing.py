@@ -60,15 +60,16 @@ class Sent:
 class Tracing:
     """Makes the spans of requests, and sends them to a collector from a thread of its own."""
 
-    def __init__(self, processor: SpanProcessor) -> None:
-        """`processor` gets the spans. `open_tracing` makes the one that sends them."""
+    def __init__(self, processor: SpanProcessor, service: str) -> None:
+        """`processor` gets the spans, of `service` unless the environment names it. `open_tracing` makes the one that
+        sends them."""
         from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
         resource = {SERVICE_VERSION: __version__}
         if SERVICE_NAME not in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "") and "OTEL_SERVICE_NAME" not in os.environ:
-            resource[SERVICE_NAME] = "seesay"
+            resource[SERVICE_NAME] = service
         self._provider = TracerProvider(resource=Resource.create(resource), shutdown_on_exit=False)
         self._provider.add_span_processor(processor)
         self._tracer: Tracer = self._provider.get_tracer("seesay", __version__)
@@ -100,8 +101,11 @@ class Tracing:
         self._provider.shutdown()
 
 
-def open_tracing(endpoint: str | None) -> Tracing | None:
-    """Return the tracing that sends to `endpoint`, None without one. Raises `MissingExtraError`."""
+def open_tracing(endpoint: str | None, *, service: str) -> Tracing | None:
+    """Return the tracing that sends to `endpoint`, None without one. Raises `MissingExtraError`.
+
+    service: OpenTelemetry's `service.name`, unless OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES has one.
+    """
     if endpoint is None:
         return None
     try:
@@ -109,7 +113,7 @@ def open_tracing(endpoint: str | None) -> Tracing | None:
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ModuleNotFoundError as error:
         raise MissingExtraError("otlp_traces_endpoint", package=error.name or "opentelemetry", extra="otel") from None
-    return Tracing(BatchSpanProcessor(OTLPSpanExporter(endpoint=read_endpoint(endpoint))))
+    return Tracing(BatchSpanProcessor(OTLPSpanExporter(endpoint=read_endpoint(endpoint))), service)
 
 
 class RequestTrace:

@@ -110,6 +110,7 @@ def test_trace_through_distributor(traced: LiveServer, collector: Collector) -> 
         spans = collector.wait_for("5" * 32, "POST", "forward", f"POST {CHAT}", "decode")
     assert spans["POST"].parent == PARENT and spans["forward"].parent == spans["POST"].span_id
     assert spans[f"POST {CHAT}"].parent == spans["forward"].span_id
+    assert (spans["forward"].service, spans["decode"].service) == ("seesay-proxy", "seesay")
     assert spans["forward"].kind == CLIENT_KIND and spans["forward"].attributes["seesay.node"] == traced.url
     assert spans["forward"].attributes["http.response.status_code"] == 200
 

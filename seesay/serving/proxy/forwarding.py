@@ -47,7 +47,7 @@ class Distributor:
         self.settings, self.answering = settings, nodes
         self.gate = Gate(settings)
         self.metrics = ProxyMetrics()
-        self.tracing = open_tracing(settings.otlp_traces_endpoint)
+        self.tracing = open_tracing(settings.otlp_traces_endpoint, service="seesay-proxy")
         self.envelopes = Envelopes()
         self.envelopes.register("/v1/messages", messages.make_envelope)
         self.envelopes.register("/v1/models", messages.make_envelope, header="anthropic-version")

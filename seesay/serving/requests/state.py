@@ -85,7 +85,7 @@ class ServerState:
             if make_shared_state is None
             else make_shared_state(metrics, answering),
             files=None if settings.files_dir is None else FileStore(Path(settings.files_dir), settings.files_max_bytes),
-            tracing=open_tracing(settings.otlp_traces_endpoint),
+            tracing=open_tracing(settings.otlp_traces_endpoint, service="seesay"),
             batches=None if settings.files_dir is None else BatchStore(Path(settings.files_dir)),
         )
 
