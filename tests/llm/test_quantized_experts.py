@@ -11,6 +11,7 @@ import pytest
 import torch
 from expert_folders import Tensors, copy_edited, stack, unstack
 from lite.reading import logits_of, read_config, reference_logits
+from llm import backbones
 from quantized_folders import (
     FORMS,
     PACKED_FORMS,
@@ -132,7 +133,7 @@ def list_methods(path: Path, **options: Any) -> dict[str, str]:
     model = open_model(path, config)
     resolved = resolve(config, model.checkpoint, model.backbone)
     runner = load_runner(model, resolved, max_step_tokens=64, block_size=16)
-    return {path: linear.method.name for path, linear in runner.decoder.linears.items()}
+    return {path: linear.method.name for path, linear in backbones.composed(runner).linears.items()}
 
 
 @pytest.mark.parametrize("model", ["qwen3_vl_moe", "qwen3_moe"])

@@ -104,7 +104,7 @@ def test_packed_numbers_become_bytes_for_kernels(form: str) -> None:
     settings = PACKED_FORMS[form].config
     quantization = read_quantization(Path("config.json"), {"quantization_config": settings}, None)
     assert quantization is not None
-    kinds = {"awq": Awq, "gptq": Gptq, "pack-quantized": PackQuantized}
+    kinds: dict[str, type[Awq | Gptq | PackQuantized]] = {"awq": Awq, "gptq": Gptq, "pack-quantized": PackQuantized}
     method = kinds[quantization.format](quantization, torch.float32)
     torch.manual_seed(0)
     sources = [Source(module=f"{expert}.up_proj", num_outputs=32) for expert in range(NUM)]
