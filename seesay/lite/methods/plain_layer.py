@@ -112,8 +112,7 @@ class Source:
         """Return a decoder with layer `index` as `checkpoint` has it."""
         decoder = self.make_quantized_decoder()
         prefix = f"layers.{index}."
-        linears = {path: linear for path, linear in decoder.linears.items() if path.startswith(prefix)}
-        self._load(linears, _norms(decoder, prefix), checkpoint, lambda name: name.startswith(prefix))
+        self._load(_linears(decoder, prefix), _norms(decoder, prefix), checkpoint, lambda name: name.startswith(prefix))
         return decoder
 
     def run(self, decoder: ComposedDecoder, index: int, batch: Batch, hidden: Tensor, cache: KVCache) -> Tensor:
@@ -148,11 +147,8 @@ class PlainLayer:
         self.source, self.index = source, index
         self._decoder = source.make_decoder()
         self.prefix = prefix = f"layers.{index}."
-        self.linears = {
-            path.removeprefix(prefix): linear
-            for path, linear in self._decoder.linears.items()
-            if path.startswith(prefix)
-        }
+        found = _linears(self._decoder, prefix)
+        self.linears = {path.removeprefix(prefix): linear for path, linear in found.items()}
         for linear in self.linears.values():
             if isinstance(linear, ExpertLinear):
                 linear.is_apart = True
@@ -225,6 +221,10 @@ def torch_type(checkpoint: Checkpoint, stored: str) -> torch.dtype:
     """Return the type of a tensor of floating-point numbers, by the checkpoint's name."""
     types = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32, "F64": torch.float64}
     return types[checkpoint.find(stored).dtype]
+
+
+def _linears(decoder: ComposedDecoder, prefix: str) -> dict[str, Linear]:
+    return {path: linear for path, linear in decoder.linears.items() if path.startswith(prefix)}
 
 
 def _norms(decoder: ComposedDecoder, prefix: str) -> list[Weight]:
