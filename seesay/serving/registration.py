@@ -38,7 +38,7 @@ class Registration:
         self._scheme, self._host, self._port = scheme, settings.host, port_of(sockets)
         self._headers = {"authorization": f"Bearer {settings.proxy_key}"} if settings.proxy_key else {}
         self._ending = threading.Event()
-        self._said = ""
+        self._said, self._is_registered = "", False
         self._thread = threading.Thread(target=self._keep, name="seesay-registration", daemon=True)
 
     def start(self) -> None:
@@ -67,11 +67,16 @@ class Registration:
 
     def _add(self, client: httpx.Client) -> str:
         """Register. Returns why it did not succeed."""
+        body = {"url": self._url(), "is_repeated": self._is_registered}
         try:
-            answer = client.post(f"{self._proxy}/nodes/add", json={"url": self._url()})
+            answer = client.post(f"{self._proxy}/nodes/add", json=body)
         except (httpx.HTTPError, OSError) as error:
             return f"{error}"
-        return "" if answer.status_code == 200 else f"status {answer.status_code}: {answer.text[:400]}"
+        if answer.status_code == 200:
+            self._is_registered = True
+            return ""
+        advice = "; --proxy-key or SEESAY_PROXY_KEY must be an admin key of it" if answer.status_code == 401 else ""
+        return f"status {answer.status_code}: {answer.text[:400]}{advice}"
 
     def _say(self, failure: str) -> None:
         if failure and failure != self._said:

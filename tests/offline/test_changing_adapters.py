@@ -131,11 +131,11 @@ def test_unloading_waits_for_its_requests_or_aborts_them(
 
     with ThreadPoolExecutor() as threads:
         streams = [threads.submit(stream, name) for name in "ab"]
-        assert all(each.wait(60) for each in begun.values())
+        assert all(each.wait(120) for each in begun.values())
         pipe.unload_adapter("a", running=running)
         assert pipe.engine.adapter_names == ("b",)
         for each in streams:
-            each.result(60)
+            each.result(300)
     assert ends["b"] == (1500, "length"), "another one's stream goes on"
     if running == "finish":
         assert ends["a"] == (1500, "length")

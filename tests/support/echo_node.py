@@ -1,5 +1,5 @@
 """A node that answers with what it was sent, as the body says: `python echo_node.py NAME PORT SLOW_S`. Prints its port.
-Each answer takes `SLOW_S` seconds at least.
+Each answer takes `SLOW_S` seconds at least. It stores resp_NAME and file-NAME, and no others.
 
 Fields of a body: `wait_s` before the answer; `stream`: events, `num_events` of them, `pause_s` apart; `status`; `die`:
 the process dies before it answers; `die_before`: so does the one that removes this file; `die_after`: the process dies
@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -23,7 +24,8 @@ from typing import Any
 
 import uvicorn
 
-counts = {"requests": 0, "running": 0, "gone": 0, "terminated": 0, "events": 0}
+_ID = re.compile(r"(?:resp_|file-)(\w+)")
+counts = {"refused": 0, "requests": 0, "running": 0, "gone": 0, "terminated": 0, "events": 0}
 
 
 def _die() -> None:
@@ -33,7 +35,7 @@ def _die() -> None:
 class Node:
     def __init__(self, name: str, slow_s: float) -> None:
         self.name, self.slow_s = name, slow_s
-        self.status = 200
+        self.status = self.answer_status = 200
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
@@ -49,6 +51,9 @@ class Node:
             await self._send(send, {"status": "ok"}, self.status)
         elif path == "/set_health":
             self.status = json.loads(body)["status"]
+            await self._send(send, {})
+        elif path == "/set_answers":
+            self.answer_status = json.loads(body)["status"]
             await self._send(send, {})
         elif path == "/counts":
             await self._send(send, counts)
@@ -81,6 +86,11 @@ class Node:
             orders = json.loads(body)
         except ValueError:
             orders = {}
+        sought = _ID.search(scope["path"]) or _ID.search(str(orders.get("previous_response_id")))
+        if self.answer_status != 200 or (sought and sought[1] != self.name):
+            counts["refused"] += 1
+            await self._send(send, {"error": {"message": "no"}}, self.answer_status if not sought else 404)
+            return
         if "die_before" in orders:
             with contextlib.suppress(FileNotFoundError):
                 Path(orders["die_before"]).unlink()

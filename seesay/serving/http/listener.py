@@ -97,7 +97,8 @@ def _bind(sock: socket.socket, address: tuple[object, ...]) -> None:
 def read_url(url: object) -> str:
     """Return the URL of a server as it is compared, http(s)://HOST:PORT. Raises `ApiError` for any other."""
     with contextlib.suppress(ValueError):
-        parts = urlsplit(url if isinstance(url, str) and url.isascii() and url.isprintable() else "")
+        is_plain = isinstance(url, str) and url.isascii() and url.isprintable() and " " not in url
+        parts = urlsplit(str(url) if is_plain else "")
         host, port = parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
         has_more = any((parts.path.rstrip("/"), parts.query, parts.fragment, "@" in parts.netloc))
         if host and parts.scheme in ("http", "https") and not has_more:

@@ -52,7 +52,7 @@ class Capability(BaseModel):
     """What a node says of itself: its models, and how many requests a second it answers."""
 
     models: Annotated[list[str], Field(max_length=256)] = []
-    speed: Annotated[float | None, Field(gt=0)] = None
+    speed: Annotated[float | None, Field(gt=0, allow_inf_nan=False)] = None
 
 
 class NodeBody(BaseModel):
@@ -60,6 +60,7 @@ class NodeBody(BaseModel):
 
     url: str = ""
     status: Capability = Capability()
+    is_repeated: bool = False  # a server says again from time to time that it is there
 
 
 _NO_BODY = NodeBody()
@@ -141,7 +142,8 @@ def _add_node_routes(app: FastAPI, nodes: Nodes) -> None:
     @app.post("/nodes/add")
     async def add(body: NodeBody) -> dict[str, str]:
         """Add a node. One that is known is asked for its health at once."""
-        nodes.add(Node(read_url(body.url), models=frozenset(body.status.models), speed=body.status.speed))
+        node = Node(read_url(body.url), models=frozenset(body.status.models), speed=body.status.speed)
+        nodes.add(node, is_repeated=body.is_repeated)
         return {"status": "ok"}
 
     @app.post("/nodes/remove")
@@ -153,11 +155,14 @@ def _add_node_routes(app: FastAPI, nodes: Nodes) -> None:
     @app.post("/nodes/terminate")
     async def terminate(http: Request, node_url: _Named = "", body: NodeBody = _NO_BODY) -> dict[str, str]:
         """Remove a node, and have it shut down: it ends the answers that it has begun."""
-        node = nodes.remove(node_url or body.url)
+        node = nodes.get(node_url or body.url)
         headers = [pair for pair in http.headers.raw if pair[0] in (b"authorization", b"x-api-key")]
-        code, _ = await fetch(nodes.client, f"{node.url}/terminate", headers, method="POST")
+        code, answer = await fetch(nodes.client, f"{node.url}/terminate", headers, method="POST")
         if code != 200:
-            raise ApiError(502, f"the node was removed, but did not shut down (status {code})", code="node_refuses")
+            said = answer[:500].decode(errors="replace") or "nothing"
+            message = f"the node did not shut down, and is still one; it said (status {code}): {said}"
+            raise ApiError(502, message, kind="server_error", code="node_refuses")
+        nodes.remove(node.name)
         return {"status": "ok"}
 
 
@@ -196,13 +201,13 @@ def _add_routes_of_all(app: FastAPI, distributor: Distributor) -> None:
         answers = await distributor.ask_all(http.scope)
         if pages := [json.loads(body) for status, body in answers if status == 200]:
             return JSONResponse(merge_pages(pages))
-        status, body = min(answers, default=(503, b'{"error": {"message": "no node is there"}}'))
+        status, body = min(answers)
         return Response(body, status, media_type="application/json")
 
     async def command(http: Request) -> Response:
         """Tell all nodes what an operator wants of them."""
         answers = await distributor.ask_all(http.scope, await http.body())
-        status, body = max(answers, key=lambda answer: answer[0], default=(503, b"{}"))
+        status, body = max(answers, key=lambda answer: answer[0])
         return Response(body, status, media_type="application/json")
 
     for path in sorted(_TO_ALL):

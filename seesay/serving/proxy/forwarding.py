@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import string
 import time
 from contextlib import nullcontext
@@ -33,10 +34,13 @@ logger = logging.getLogger("seesay")
 MAX_LOST = 2
 """A request during whose computation so many nodes have ended is not given to another one: it may be the cause."""
 _LARGE_BYTES = 256 << 10  # such a body is read in a thread
+_BUSY = (429, 503)
+_NOT_FOUND = (400, 404)
+"""What a node answers about something that it does not store."""
 _OF_CONNECTION = frozenset(
     b"connection keep-alive proxy-authenticate proxy-authorization te trailer transfer-encoding upgrade".split()
 )
-_NOT_SENT = _OF_CONNECTION | {b"host", b"content-length", b"expect", b"x-request-id", b"x-forwarded-for"}
+_NOT_SENT = _OF_CONNECTION | {b"host", b"content-length", b"expect", b"x-request-id", b"x-forwarded-for", b"via"}
 _NOT_RETURNED = _OF_CONNECTION | {b"date", b"server", b"x-request-id", b"request-id"}
 
 
@@ -45,6 +49,7 @@ class Distributor:
 
     def __init__(self, settings: ServerSettings, nodes: Nodes) -> None:
         self.settings, self.answering = settings, nodes
+        self._via = f"1.1 seesay-{secrets.token_hex(8)}".encode()
         self.gate = Gate(settings)
         self.metrics = ProxyMetrics()
         self.tracing = open_tracing(settings.otlp_traces_endpoint, service="seesay-proxy")
@@ -64,12 +69,20 @@ class Distributor:
         await unless_gone(receive, self._forward(scope, body, answer, wish))
 
     async def ask_all(self, scope: Scope, body: bytes = b"") -> list[tuple[int, bytes]]:
-        """Send a request to all nodes that are up. Returns the statuses and bodies of their answers."""
-        client, method, target, headers = self.answering.client, scope["method"], _target_of(scope), _headers_of(scope)
-        nodes = [node for node in self.answering if node.is_up]
-        asking = (fetch(client, node.url + target, headers, method=method, body=body) for node in nodes)
-        answers = zip(nodes, await asyncio.gather(*asking))
-        return [(status, answer) if status else (502, _describe_lost(node)) for node, (status, answer) in answers]
+        """Send a request to all nodes. Returns the statuses and bodies of their answers, 502 for a node that is down.
+        Raises `ApiError` where all are."""
+        client, method, target = self.answering.client, scope["method"], _target_of(scope)
+        headers, nodes = self._headers_of(scope), list(self.answering)
+        if not any(node.is_up for node in nodes):
+            raise _make_error(0)
+
+        async def ask(node: Node) -> tuple[int, bytes]:
+            status, answer = 0, b""
+            if node.is_up:
+                status, answer = await fetch(client, node.url + target, headers, method=method, body=body)
+            return (status, answer) if status else (502, _describe_lost(node))
+
+        return await asyncio.gather(*map(ask, nodes))
 
     async def _forward(self, scope: Scope, body: bytes, answer: _Answer, wish: Wish) -> None:
         tried: list[Node] = []
@@ -77,42 +90,62 @@ class Distributor:
         while num_lost < MAX_LOST and (node := self.answering.choose(wish, tried)) is not None:
             tried.append(node)
             try:
-                if await self._try(node, scope, body, answer, is_last=not self.answering.left(tried)):
+                status = await self._try(node, scope, body, answer, wish, is_last=not self.answering.left(tried))
+                if status is None:
                     return
-                reason, is_gone = "status 503", False
+                reason = f"status {status}"
             except LOST as error:
                 is_gone = isinstance(error, GONE)
                 num_lost += not is_gone
                 reason = "no connection" if is_gone else "lost"
-            node.doubt(is_down=is_gone)
-            logger.warning("%s did not answer a request: %s", node.name, reason)
+                node.doubt(is_down=is_gone)
+            logger.info("%s did not answer a request: %s", node.name, reason)
             if answer.has_begun or self.answering.ending:
                 await answer.fail(self.answering.ending or _make_error(MAX_LOST), self.envelopes)
                 return
             self.metrics.retries.labels(reason).inc()
         raise _make_error(num_lost)
 
-    async def _try(self, node: Node, scope: Scope, body: bytes, answer: _Answer, *, is_last: bool) -> bool:
-        """Have a node answer. Returns False if it has too much to do and is not the last. Raises what is `LOST`."""
-        sent_s, url = time.perf_counter(), node.url + _target_of(scope)
-        headers, trace = _headers_of(scope), scope["state"].get("trace")
+    async def _try(
+        self, node: Node, scope: Scope, body: bytes, answer: _Answer, wish: Wish, *, is_last: bool
+    ) -> int | None:
+        """Have a node answer. Returns its status instead if it has too much to do, or has not what the request
+        continues, and is not the last. Raises what is `LOST`."""
+        sent_s, url, router = time.perf_counter(), node.url + _target_of(scope), self.answering.router
+        headers, trace = self._headers_of(scope), scope["state"].get("trace")
+        sought = [] if wish.stored_id is None or router.knows(wish.stored_id) else [wish.stored_id]
         with nullcontext(Sent(headers)) if trace is None else trace.sending(node.name, headers) as sent:
             sending = request(self.answering.client, scope["method"], url, sent.headers, body)
             async with node.running(), sending as response:
                 sent.status = response.status
-                if response.status == 503 and not is_last:
-                    return False
+                if not is_last and (response.status in _BUSY or (sought and response.status in _NOT_FOUND)):
+                    if response.status == 503:
+                        node.doubt(is_down=False)
+                    return response.status
+                if response.status < 400:
+                    router.note_stored(sought, node)
                 self.metrics.sent.labels(node.name, str(response.status)).inc()
                 self.metrics.added.observe(sent_s - answer.arrived_s)
                 await answer.begin(response)
                 async for piece in response.content.iter_any():
                     if not answer.tail:
-                        self.answering.router.note_stored(read_stored_ids(answer.path, piece), node)
+                        router.note_stored(read_stored_ids(answer.path, piece), node)
                     await answer.add(piece)
                 await answer.end()
-        if scope["method"] == "POST" and response.status < 500:
-            node.latencies_s.append(time.perf_counter() - answer.arrived_s)
-        return True
+        node.note_answer(response.status, None if scope["method"] != "POST" else time.perf_counter() - answer.arrived_s)
+        return None
+
+    def _headers_of(self, scope: Scope) -> Headers:
+        """Return what a node gets. Raises `ApiError` for a request that has come here before."""
+        via = [value for name, value in scope["headers"] if name == b"via"]
+        if any(self._via in value for value in via):
+            raise ApiError(
+                508, "the distributor is among its own nodes: remove it (/nodes/remove)", code="loop_detected"
+            )
+        headers = [pair for pair in scope["headers"] if pair[0] not in _NOT_SENT]
+        client = (scope.get("client") or ("",))[0].encode()  # whose turn it is, where the node has no keys
+        headers += [(b"x-request-id", request_id_of(scope).encode()), (b"x-forwarded-for", client)]
+        return [*headers, (b"via", b", ".join([*via, self._via]))]
 
 
 class _Answer:
@@ -153,12 +186,6 @@ def _target_of(scope: Scope) -> str:
     if not path.startswith(b"/"):  # behind the URL of a node, it could name another host
         raise bad_request("the target of a request must be a path")
     return quote(path + b"?" + query if query else path, safe=string.punctuation)
-
-
-def _headers_of(scope: Scope) -> Headers:
-    headers = [pair for pair in scope["headers"] if pair[0] not in _NOT_SENT]
-    client = (scope.get("client") or ("",))[0].encode()  # whose turn it is, where the node has no keys
-    return [*headers, (b"x-request-id", request_id_of(scope).encode()), (b"x-forwarded-for", client)]
 
 
 def _describe_lost(node: Node) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import time
 from collections.abc import Collection, Iterator
 from contextlib import suppress
@@ -13,9 +14,12 @@ from seesay.serving.http.client import fetch, open_client
 from seesay.serving.http.listener import read_url
 from seesay.serving.routing.affinity import Wish
 from seesay.serving.routing.node import Node
-from seesay.serving.routing.strategies import Router
+from seesay.serving.routing.strategies import Recent, Router
 from seesay.system.liveness import LIMIT_S
 
+logger = logging.getLogger("seesay")
+
+_MOST_REMOVED = 4096
 _CHECK_S, _MAX_CHECK_S, _CHECK_TIMEOUT_S = 1.0, 10.0, 5.0
 """How often a node is asked for its health; one that is down is asked again after a pause that doubles."""
 
@@ -33,6 +37,7 @@ class Nodes:
         self._hang_limit_s = hang_limit_s
         self._nodes: dict[str, Node] = {}
         self._checks: dict[str, asyncio.Task[None]] = {}
+        self._removed: Recent[str, None] = Recent(_MOST_REMOVED)
 
     def __iter__(self) -> Iterator[Node]:
         return iter(list(self._nodes.values()))
@@ -48,8 +53,12 @@ class Nodes:
         for node in self:
             node.end()
 
-    def add(self, node: Node) -> None:
-        """Add a node, or replace the one of its name, and ask for its health from now on."""
+    def add(self, node: Node, *, is_repeated: bool = False) -> None:
+        """Add a node, or replace the one of its name, and ask for its health from now on. One that says again that it
+        is there (`is_repeated`) stays away if it was removed."""
+        if is_repeated and node.name in self._removed:
+            return
+        self._removed.pop(node.name, None)
         known = self._nodes.get(node.name)
         if known is not None and known.url == node.url:
             known.models, known.speed = node.models or known.models, node.speed or known.speed
@@ -62,10 +71,9 @@ class Nodes:
 
     def remove(self, name: str) -> Node:
         """Remove a node by its name or URL. Requests that it has begun go on. Raises `ApiError` if there is none."""
-        name = name if name in self._nodes else read_url(name)
-        if name not in self._nodes:
-            raise ApiError(404, f"there is no node {name[:200]}", code="not_found")
+        name = self.get(name).name
         self._checks.pop(name).cancel()
+        self._removed[name] = None
         return self._nodes.pop(name)
 
     async def close(self) -> None:
@@ -75,9 +83,19 @@ class Nodes:
         await self.client.close()
 
     def choose(self, wish: Wish, tried: Collection[Node]) -> Node | None:
-        """Return the node for a request, None if all that are up were tried."""
+        """Return the node for a request; None if all that are up were tried, or the model's nodes are down or were."""
         left = self.left(tried)
-        return self.router.choose(left, wish) if left else None
+        has_model = any(node.may_have(wish.model) for node in left)
+        if not left or (not has_model and any(wish.model in node.models for node in self)):
+            return None
+        return self.router.choose(left, wish)
+
+    def get(self, name: str) -> Node:
+        """Return a node by its name or URL. Raises `ApiError` if there is none."""
+        name = name if name in self._nodes else read_url(name)
+        if name not in self._nodes:
+            raise ApiError(404, f"there is no node {name[:200]}", code="not_found")
+        return self._nodes[name]
 
     def left(self, tried: Collection[Node]) -> list[Node]:
         """Return the nodes that are up and were not tried."""
@@ -92,6 +110,8 @@ class Nodes:
             is_up = 0 < status < 500
             if is_up and not (was_up and node.models):
                 node.models = await self._read_models(node) or node.models
+            if is_up != was_up:
+                logger.warning("node %s is %s", node.name, "up" if is_up else "down")
             node.is_up = is_up
             heard_s = time.monotonic() if status else heard_s
             if time.monotonic() - heard_s > self._hang_limit_s:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
+
+MOST_FAILED, REST_S = 5, 10.0
+"""A node that fails so many requests one after another gets none for so many seconds, if there are others: one that
+fails at once would have the fewest requests, and the shortest times."""
 
 
 @dataclass(eq=False)
@@ -20,6 +25,8 @@ class Node:
     speed: float | None = None  # requests a second
     is_up: bool = True
     num_running: int = 0
+    num_failed: int = 0  # requests one after another, until now
+    rests_until_s: float = 0.0  # of time.monotonic()
     latencies_s: deque[float] = field(default_factory=lambda: deque(maxlen=15))
     doubted: asyncio.Event = field(default_factory=asyncio.Event)  # it should be asked for its health at once
     hung: asyncio.Event = field(default_factory=asyncio.Event)  # it has answered no question for long
@@ -32,6 +39,19 @@ class Node:
     def mean_latency_s(self) -> float:
         """The mean time of the last answers; 0 before the first."""
         return sum(self.latencies_s) / len(self.latencies_s) if self.latencies_s else 0.0
+
+    @property
+    def is_resting(self) -> bool:
+        """Whether it has failed so often that others should get requests."""
+        return time.monotonic() < self.rests_until_s
+
+    def note_answer(self, status: int, latency_s: float | None) -> None:
+        """Count an answer, and its time if it says how fast the node is."""
+        self.num_failed = self.num_failed + 1 if status >= 500 and status != 503 else 0
+        if self.num_failed >= MOST_FAILED:
+            self.rests_until_s = time.monotonic() + REST_S
+        if latency_s is not None and status < 400:
+            self.latencies_s.append(latency_s)
 
     def may_have(self, model: str | None) -> bool:
         """Return whether it may have a model: it has, or has not said which it has. None: whichever it has."""
@@ -68,4 +88,5 @@ class Node:
             "speed": self.speed,
             "url": self.url,
             "is_up": self.is_up,
+            "is_resting": self.is_resting,
         }

@@ -118,7 +118,13 @@ class Router:
         home = self._homes.get(wish.stored_id or "")
         if at_home := [node for node in able if node.name == home]:
             return at_home[0]
-        return rank(able, wish.session)[0] if wish.session else self._choose(able, wish)
+        if wish.session:
+            return rank(able, wish.session)[0]
+        return self._choose([node for node in able if not node.is_resting] or able, wish)
+
+    def knows(self, stored_id: str) -> bool:
+        """Return whether it is known which node stores this. Another distributor may have seen how it came there."""
+        return stored_id in self._homes
 
     def note_stored(self, stored_ids: Iterable[str], node: Node) -> None:
         """Remember which node stores these responses, conversations, files or batches."""
