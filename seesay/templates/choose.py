@@ -46,16 +46,15 @@ def choose_template(
     if config is not None:
         return _from_config(as_config(config), tokenizer)
     model_config = None if folder is None else read_model_object(folder, "config.json")
-    replacement = find_replacement(model_name, model_config or {})
-    sources = (read_templates(folder) if folder is not None else {}) or named_templates(tokenizer.chat_template)
-    if sources and replacement is None:
-        return _from_jinja(model_name, sources, tokenizer)
-    if replacement is None and folder is not None and (own := _find_tekken_template(folder, model_name)) is not None:
-        return _from_jinja(own.stem, read_templates(own), tokenizer)
-    name = replacement
+    name = find_replacement(model_name, model_config or {})
     if name is None:
-        generation = None if folder is None else read_object(folder / "generation_config.json")
-        name = _guess_or_base(model_name, model_config, generation)
+        sources = (read_templates(folder) if folder is not None else {}) or named_templates(tokenizer.chat_template)
+        if sources:
+            return _from_jinja(model_name, sources, tokenizer)
+        own = None if folder is None else _find_tekken_template(folder, model_name)
+        if own is not None:
+            return _from_jinja(own.stem, read_templates(own), tokenizer)
+        name = _guess_or_base(model_name, model_config, folder)
     pieces = builtin.find(name)
     assert pieces is not None
     return _from_pieces(name, pieces, tokenizer)
@@ -70,10 +69,9 @@ def _find_tekken_template(folder: Path, model_name: str) -> Path | None:
     return None if version is None else builtin.find_file(f"mistral-tekken-{version}")
 
 
-def _guess_or_base(
-    model_name: str, model_config: Mapping[str, object] | None, generation: Mapping[str, object] | None
-) -> str:
+def _guess_or_base(model_name: str, model_config: Mapping[str, object] | None, folder: Path | None) -> str:
     """Return the name of the built-in template of a model that brings none; 'base' if none is known."""
+    generation = None if folder is None else read_object(folder / "generation_config.json")
     name = guess(model_name, model_config, generation)
     if name is not None:
         logger.info("%s has no chat template: %r is taken, as its architecture or name suggests", model_name, name)

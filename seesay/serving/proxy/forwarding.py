@@ -94,6 +94,8 @@ class Distributor:
                 if status is None:
                     return
                 reason = f"status {status}"
+                if status == 503:
+                    node.doubt(is_down=False)
             except LOST as error:
                 is_gone = isinstance(error, GONE)
                 num_lost += not is_gone
@@ -118,12 +120,9 @@ class Distributor:
             sending = request(self.answering.client, scope["method"], url, sent.headers, body)
             async with node.running(), sending as response:
                 sent.status = response.status
-                if not is_last and (response.status in _BUSY or (sought and response.status in _NOT_FOUND)):
-                    if response.status == 503:
-                        node.doubt(is_down=False)
+                if not is_last and response.status in (_BUSY + _NOT_FOUND if sought else _BUSY):
                     return response.status
-                if response.status < 400:
-                    router.note_stored(sought, node)
+                router.note_stored(sought if response.status < 400 else (), node)
                 self.metrics.sent.labels(node.name, str(response.status)).inc()
                 self.metrics.added.observe(sent_s - answer.arrived_s)
                 await answer.begin(response)

@@ -6,8 +6,10 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
+
+import aiohttp
 
 from seesay.serving.errors import ApiError
 from seesay.serving.http.client import fetch, open_client
@@ -107,23 +109,28 @@ class Nodes:
         while True:
             was_up = node.is_up
             status, _ = await fetch(self.client, f"{node.url}/health", timeout_s=_CHECK_TIMEOUT_S)
-            is_up = 0 < status < 500
-            if is_up and not (was_up and node.models):
-                node.models = await self._read_models(node) or node.models
-            if is_up != was_up:
-                logger.warning("node %s is %s", node.name, "up" if is_up else "down")
-            node.is_up = is_up
+            await self._note_health(node, is_up=0 < status < 500)
             heard_s = time.monotonic() if status else heard_s
             if time.monotonic() - heard_s > self._hang_limit_s:
                 node.hung.set()
                 node.end()
-            pause_s = _CHECK_S if is_up or was_up else min(_MAX_CHECK_S, 2 * pause_s)
+            pause_s = _CHECK_S if node.is_up or was_up else min(_MAX_CHECK_S, 2 * pause_s)
             with suppress(TimeoutError):
                 await asyncio.wait_for(node.doubted.wait(), pause_s)
             node.doubted.clear()
 
-    async def _read_models(self, node: Node) -> frozenset[str]:
-        status, body = await fetch(self.client, f"{node.url}/v1/models", self._headers, timeout_s=_CHECK_TIMEOUT_S)
-        with suppress(ValueError, TypeError, KeyError):  # the node is of another kind, or wants a key
-            return frozenset(str(model["id"]) for model in json.loads(body)["data"] if status == 200)
-        return frozenset()
+    async def _note_health(self, node: Node, *, is_up: bool) -> None:
+        if is_up and not (node.is_up and node.models):
+            node.models = await _read_models(self.client, node.url, self._headers) or node.models
+        if is_up != node.is_up:
+            logger.warning("node %s is %s", node.name, "up" if is_up else "down")
+        node.is_up = is_up
+
+
+async def _read_models(
+    client: aiohttp.ClientSession, url: str, headers: Sequence[tuple[bytes, bytes]]
+) -> frozenset[str]:
+    status, body = await fetch(client, f"{url}/v1/models", headers, timeout_s=_CHECK_TIMEOUT_S)
+    with suppress(ValueError, TypeError, KeyError):  # the node is of another kind, or wants a key
+        return frozenset(str(model["id"]) for model in json.loads(body)["data"] if status == 200)
+    return frozenset()

@@ -115,12 +115,10 @@ class Router:
         """Return the node for a request, of which there is at least one."""
         # Where no node says that it has the model, any of them may answer that it does not exist.
         able = [node for node in nodes if node.may_have(wish.model)] or nodes
-        home = self._homes.get(wish.stored_id or "")
-        if at_home := [node for node in able if node.name == home]:
+        home = self._homes.get(wish.stored_id) if wish.stored_id else None
+        if home is not None and (at_home := [node for node in able if node.name == home]):
             return at_home[0]
-        if wish.session:
-            return rank(able, wish.session)[0]
-        return self._choose([node for node in able if not node.is_resting] or able, wish)
+        return rank(able, wish.session)[0] if wish.session else self._choose(_awake(able), wish)
 
     def knows(self, stored_id: str) -> bool:
         """Return whether it is known which node stores this. Another distributor may have seen how it came there."""
@@ -130,6 +128,11 @@ class Router:
         """Remember which node stores these responses, conversations, files or batches."""
         for stored_id in stored_ids:
             self._homes[stored_id] = node.name
+
+
+def _awake(nodes: Sequence[Node]) -> Sequence[Node]:
+    """Return those that do not rest, all if they all do."""
+    return [node for node in nodes if not node.is_resting] or nodes
 
 
 def make_strategy(name: str) -> Strategy:

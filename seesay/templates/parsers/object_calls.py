@@ -13,7 +13,8 @@ from seesay.templates.parsers.call_syntax import CallSyntax, Function, Piece, js
 from seesay.templates.parsers.text_source import MalformedError, TextSource, Waiting
 from seesay.templates.parsers.tool_format import ToolFormat
 
-_ARGUMENT_KEYS = ("arguments", "parameters")
+_ARGUMENTS = "arguments"
+_ARGUMENT_KEYS = (_ARGUMENTS, "parameters")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,39 +168,39 @@ def read_call_object(
     the text of an object in a JSON string. is_bare: the name must come first, or behind a type, and arguments must be
     there. is_loose: it is not where the format has calls."""
     yield from source.expect("{")
-    has_name = has_arguments = False
-    late: str | None = None  # arguments that are passed on behind the name
-    while True:
-        key = yield from _take_key(source)
-        if (key == "name" and has_name) or (key in _ARGUMENT_KEYS and has_arguments):
-            raise MalformedError
-        if is_bare and not has_name and key not in ("name", "type"):
-            raise MalformedError
+    seen = set[str]()
+    late = "{}"  # arguments that are passed on behind the name
+    has_more = True
+    while has_more:
+        key = yield from _take_key(source, seen, is_bare=is_bare)
         if key == "name":
-            has_name = True
             sink.start_call((yield from json_text.take_string(source)), is_loose=is_loose)
-        elif key not in _ARGUMENT_KEYS:
+        elif key != _ARGUMENTS:
             yield from json_text.read_value(source, lambda _: None)
-        elif has_name and (yield from source.peek()) == "{":
-            has_arguments = True
+        elif "name" in seen and (yield from source.peek()) == "{":
+            late = ""
             yield from json_text.read_object(source, sink.add_arguments)
         else:
-            has_arguments = True
             late = yield from _take_arguments(source)
         yield from source.skip_space()
-        if not (yield from source.try_read(",")):
-            break
+        has_more = yield from source.try_read(",")
     yield from source.expect("}")
-    if not has_name or (is_bare and not has_arguments):
+    if "name" not in seen or (is_bare and _ARGUMENTS not in seen):
         raise MalformedError
-    if late is not None or not has_arguments:
-        sink.add_arguments(late or "{}")
+    if late:
+        sink.add_arguments(late)
 
 
-def _take_key(source: TextSource) -> Waiting[str]:
-    """Return the key that comes next, and read its colon."""
+def _take_key(source: TextSource, seen: set[str], *, is_bare: bool) -> Waiting[str]:
+    """Return the key that comes next, the same for arguments under any name, and read its colon. `seen` are the keys
+    before, to which it is added."""
     yield from source.skip_space()
     key = yield from json_text.take_string(source)
+    key = _ARGUMENTS if key in _ARGUMENT_KEYS else key
+    is_early = is_bare and "name" not in seen and key not in ("name", "type")
+    if is_early or (key in ("name", _ARGUMENTS) and key in seen):
+        raise MalformedError
+    seen.add(key)
     yield from source.skip_space()
     yield from source.expect(":")
     yield from source.skip_space()

@@ -212,8 +212,8 @@ def _make_layers(
             rotary=choice,
             attends_media=index in kind.media_layers,
             half=kind.halves[index] if kind.halves else None,
-            norms_qk=choice == 0 or not kind.splits_turned,
-            grows_queries=choice == 1 or not kind.splits_turned,
+            norms_qk=not (kind.splits_turned and choice),
+            grows_queries=bool(choice) if kind.splits_turned else True,
         )
         for index, (window, choice) in enumerate(zip(windows, choices, strict=True))
     )
@@ -229,12 +229,10 @@ def _make_rotaries(
     session_len: int | None,
 ) -> tuple[list[RotarySpec], list[int]]:
     """Return the rotary embeddings of a decoder, and which of them each layer has."""
-    if parameters.keys() & set(_LAYER_TYPES):  # by type of layer
+    if parameters.keys() & set(_LAYER_TYPES):
         types = [_LAYER_TYPES[window is not None] for window in windows]
         found = sorted(set(types))
-        of_types = [_of_layer_type(parameters, name) for name in found]
-        rotaries = [make_rotary(config, of_type, head_dim=head_dim, session_len=None) for of_type in of_types]
-        return rotaries, [found.index(name) for name in types]
+        return [_make_of_type(config, parameters, name, head_dim) for name in found], [found.index(n) for n in types]
     turning = make_rotary(config, parameters, head_dim=head_dim, session_len=session_len)
     unturned = [i for i, turns in enumerate(getattr(config, "no_rope_layers", None) or ()) if not turns]
     if not unturned:
@@ -242,6 +240,11 @@ def _make_rotaries(
     if unturned[-1] >= len(windows):
         raise CheckpointError(f"no_rope_layers has more entries than the {len(windows)} layers")
     return [turning, _make_still(turning.dim, turning.sections)], [int(i in unturned) for i in range(len(windows))]
+
+
+def _make_of_type(config: ModelConfig, parameters: dict[str, object], name: str, head_dim: int) -> RotarySpec:
+    """Return the rotary embedding of a type of layers."""
+    return make_rotary(config, _of_layer_type(parameters, name), head_dim=head_dim, session_len=None)
 
 
 def _pick_feed_forward(

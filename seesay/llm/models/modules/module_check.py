@@ -177,28 +177,34 @@ class _Piece:
         return (places >= self.first) & (places < self.end)
 
 
+def _make_layout(
+    decoder: CheckedDecoder, pieces: Sequence[_Piece], starts: npt.NDArray[np.int64], blocks: npt.NDArray[np.int64]
+) -> RowLayout:
+    runs = [_find_runs(decoder, piece.prompt).find(piece.first, piece.end) for piece in pieces]
+    return RowLayout(
+        cu_seqlens_q=starts.astype(np.int64),
+        kv_lens=np.array([piece.end for piece in pieces], dtype=np.int64),
+        block_table=blocks[[piece.row for piece in pieces]].astype(np.int64),
+        block_size=_BLOCK_SIZE,
+        num_decode=sum(len(piece) == 1 for piece in pieces),
+        runs=np.concatenate(runs, axis=1) if decoder.traits.has_runs else None,
+    )
+
+
 def _make_input(decoder: CheckedDecoder, pieces: Sequence[_Piece], blocks: npt.NDArray[np.int64]) -> ModelInput:
     """Return the input of a step that computes `pieces`. `blocks` [rows, blocks each]: the block table."""
     starts = np.cumsum([0, *map(len, pieces)])
-    slots = [piece.row * blocks.shape[1] * _BLOCK_SIZE + np.arange(piece.first, piece.end) for piece in pieces]
     splice_rows = torch.cat(
         [piece.prompt.places[piece.has_embedding] - piece.first + int(at) for piece, at in zip(pieces, starts)]
     )
     has_embeddings = len(splice_rows) > 0
     embeddings = torch.cat([piece.prompt.rows[piece.has_embedding] for piece in pieces]) if has_embeddings else None
-    runs = [_find_runs(decoder, piece.prompt).find(piece.first, piece.end) for piece in pieces]
+    slots = [piece.row * blocks.shape[1] * _BLOCK_SIZE + np.arange(piece.first, piece.end) for piece in pieces]
     return ModelInput(
         input_ids=torch.cat([piece.prompt.ids[piece.first : piece.end] for piece in pieces]),
         positions=torch.cat([piece.prompt.positions[..., piece.first : piece.end] for piece in pieces], dim=-1),
         slot_mapping=torch.from_numpy(np.concatenate(slots)).to(decoder.device),
-        layout=RowLayout(
-            cu_seqlens_q=starts.astype(np.int64),
-            kv_lens=np.array([piece.end for piece in pieces], dtype=np.int64),
-            block_table=blocks[[piece.row for piece in pieces]].astype(np.int64),
-            block_size=_BLOCK_SIZE,
-            num_decode=sum(len(piece) == 1 for piece in pieces),
-            runs=np.concatenate(runs, axis=1) if decoder.traits.has_runs else None,
-        ),
+        layout=_make_layout(decoder, pieces, starts, blocks),
         faults=torch.zeros(int(starts[-1]), device=decoder.device),
         splice_rows=splice_rows if has_embeddings else None,
         splice_embeddings=embeddings,
