@@ -7,7 +7,7 @@ before use, and pickles are never opened. Importing them does not import torch.
 from __future__ import annotations
 
 from seesay.checkpoint.checkpoint import Checkpoint
-from seesay.checkpoint.files import check_tokenizer_files, read_text
+from seesay.checkpoint.files import check_tokenizer_files, read_bytes, read_text
 from seesay.checkpoint.layouts.config_conversion import ORIGINALS, ConfigReader, ConvertedConfig, read_as_known
 from seesay.checkpoint.model_path import DEMO_MODEL, resolve_checkpoint, resolve_config
 from seesay.checkpoint.tensors import NoWeightsError, StoredTensor, TensorSlices, find_stored_names, is_buffer
@@ -25,6 +25,7 @@ __all__ = [
     "find_stored_names",
     "is_buffer",
     "read_as_known",
+    "read_bytes",
     "read_text",
     "resolve_checkpoint",
     "resolve_config",

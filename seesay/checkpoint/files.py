@@ -19,8 +19,13 @@ _MAX_TOKENIZER_BYTES = 64 << 20
 
 
 def read_text(file: Path, *, max_bytes: int = _MAX_TEXT_BYTES) -> str:
+    """Return `read_bytes` as text. Raises UnicodeDecodeError if it is none."""
+    return read_bytes(file, max_bytes=max_bytes).decode()
+
+
+def read_bytes(file: Path, *, max_bytes: int = _MAX_TEXT_BYTES) -> bytes:
     """Return the content of a file of a model folder. Raises `CheckpointError` if it is too large or not a regular file
-    (reading a pipe or a device may never end), and OSError or UnicodeDecodeError if it cannot be read."""
+    (reading a pipe or a device may never end), and OSError if it cannot be read."""
     descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # `open` would name a folder by its descriptor
@@ -31,7 +36,7 @@ def read_text(file: Path, *, max_bytes: int = _MAX_TEXT_BYTES) -> str:
         os.close(descriptor)
     if len(data) > max_bytes:
         raise _too_large(file, max_bytes)
-    return data.decode()
+    return data
 
 
 def check_tokenizer_files(folder: Path, names: Iterable[str]) -> None:

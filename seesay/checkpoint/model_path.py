@@ -9,7 +9,7 @@ from seesay.checkpoint.download_progress import make_bar_class
 from seesay.errors import CheckpointError
 
 DEMO_MODEL = "seesay-demo"
-HUB_PATTERNS = ("*.json", "*.safetensors", "tokenizer*", "*.jinja", "*.txt", "*.model", "*.tiktoken")
+HUB_PATTERNS = ("*.json", "*.safetensors", "tokenizer*", "*.jinja", "*.txt", "*.model", "*.tiktoken", "*.ttf")
 CODE_PATTERNS = ("*.py",)
 CONFIG_PATTERNS = ("config.json", "params.json", "generation_config.json", "hf_quant_config.json")
 

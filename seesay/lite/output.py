@@ -17,8 +17,8 @@ from seesay.checkpoint.tensors import INDEX_FILE, SINGLE_FILE
 from seesay.lite.work_folder import copy_files
 
 MAX_SHARD_BYTES = 4 << 30
-SUFFIXES = (".json", ".jinja", ".txt", ".model", ".tiktoken")
-"""Files of processors, tokenizers, chat templates and generation. Code of a checkpoint is not copied."""
+SUFFIXES = (".json", ".jinja", ".txt", ".model", ".tiktoken", ".ttf")
+"""Files of processors, tokenizers, chat templates and generation, and fonts. Code of a checkpoint is not copied."""
 
 
 def make_config(source: Checkpoint, quantization_config: Mapping[str, object]) -> dict[str, Any]:

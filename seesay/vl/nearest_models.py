@@ -21,7 +21,7 @@ _STAND_INS: Mapping[str, tuple[str, ...]] = {
         "xlm-prophetnet", "xlm-roberta", "xlm-roberta-xl", "xlnet", "xmod",
     ),
     "Qwen/Qwen2.5-VL-7B-Instruct": (
-        "blip", "blip-2", "ernie4_5_vl_moe", "evolla", "florence2", "git", "hunyuan_vl", "inkling2",
+        "blip", "blip-2", "evolla", "florence2", "git", "hunyuan_vl", "inkling2",
         "inkling_mm_model", "kosmos-2", "nemotron_h_omni", "ovis2_5", "paddleocr_vl", "pix2struct", "qwen2_5_omni",
         "qwen2_5_omni_thinker", "step3p7", "trocr", "udop", "vision-encoder-decoder",
     ),

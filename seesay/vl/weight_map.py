@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from seesay.checkpoint import is_buffer
@@ -91,6 +91,9 @@ NESTED_PREFIXES = ("", "model.")
 """Beginnings of a tower's tensor names in such a checkpoint: none (older), or the base model's attribute (newer)."""
 
 
+Patterns = tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightMap:
     """Assign checkpoint tensors to the decoder and the tower, by prefix of their names; the longest matching prefix
@@ -100,15 +103,15 @@ class WeightMap:
     `embed_tokens.weight`, `norm.weight`, `lm_head.weight`) and in the tower's. Tensors whose prefix is in `ignored`, or
     in whose names one of `ignored_patterns` is found, are not used, and neither are buffers (`is_buffer`).
     decoder_patterns, tower_patterns: regular expressions and what replaces them in the decoder's and the tower's names,
-    one after another.
+    one after another (see `re.sub`).
     """
 
     decoder: Mapping[str, str]
     tower: Mapping[str, str] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
     ignored_patterns: tuple[str, ...] = ()
-    decoder_patterns: tuple[tuple[str, str], ...] = ()
-    tower_patterns: tuple[tuple[str, str], ...] = ()
+    decoder_patterns: Patterns = ()
+    tower_patterns: Patterns = ()
 
     def decoder_name(self, name: str) -> str | None:
         """Return the decoder's name of checkpoint tensor `name`; None when it is not the decoder's."""
@@ -133,7 +136,7 @@ class WeightMap:
         fitting = (p for p in (*self.decoder, *self.tower, *self.ignored) if name.startswith(p))
         return max(fitting, key=len, default=None)
 
-    def _rename(self, name: str, owner: Mapping[str, str], patterns: tuple[tuple[str, str], ...]) -> str | None:
+    def _rename(self, name: str, owner: Mapping[str, str], patterns: Patterns) -> str | None:
         prefix = self._prefix(name)
         if prefix is None or prefix not in owner or is_buffer(name):
             return None

@@ -27,7 +27,8 @@ ALL_LOGITS = SamplingParams(output_logits="all", max_new_tokens=3)
 SPECS: Mapping[str, tuple[str, MediaRowsSpec]] = {
     "own weights": ("llama", MediaRowsSpec(tokens="all_but_last", qkv_bias=True)),
     "own weights, joined": ("phi3", MediaRowsSpec()),
-    "own weights, feed-forward": ("falcon-groups", MediaRowsSpec(in_attention=False)),
+    "own weights, feed-forward": ("falcon-groups", MediaRowsSpec(reach="feed_forward")),
+    "own weights, spans": ("llama", MediaRowsSpec(tokens="span")),
     "low rank": ("llama", MediaRowsSpec(rank=4, scale=0.5)),
     "low rank, joined": ("glm4", MediaRowsSpec(rank=3, tokens="all_but_last")),
     "low rank, grouped heads": ("falcon-groups", MediaRowsSpec(rank=5)),
@@ -79,7 +80,10 @@ class Split:
         is_media = torch.zeros(len(prompt.token_ids), dtype=torch.bool)
         for item in prompt.items:
             embedded[torch.tensor(item.slots)] = embeddings[item.hash]
-            is_media[item.slots[:-1] if self.spec.tokens == "all_but_last" else item.slots] = True
+            if self.spec.tokens == "span":
+                is_media[slice(*item.span)] = True
+            else:
+                is_media[item.slots[:-1] if self.spec.tokens == "all_but_last" else item.slots] = True
         SplitModule.is_media = is_media
         with torch.inference_mode():
             logits: torch.Tensor = model(inputs_embeds=embedded[None], use_cache=False).logits[0]
@@ -101,7 +105,7 @@ def make_split(name: str, folder: Path) -> Split:
         parent, _, last = path.rpartition(".")
         parts = path.split(".")
         is_attention = "self_attn" in path or "self_attention" in path
-        if not path.startswith(("model.layers.", "transformer.h.")) or (is_attention and not spec.in_attention):
+        if not path.startswith(("model.layers.", "transformer.h.")) or (is_attention and spec.reach != "layer"):
             continue
         is_qkv = last in ("q_proj", "k_proj", "v_proj", "qkv_proj", "query_key_value")
         split = SplitModule(text, spec, bias=spec.qkv_bias if is_qkv else text.bias is not None)
@@ -120,7 +124,11 @@ def split(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return make_split(request.param, tmp_path_factory.mktemp("split"))
 
 
-def make_prompt(items: tuple[tuple[int, int], ...] = ITEMS) -> tuple[MultimodalInput, dict[bytes, torch.Tensor]]:
+def make_prompt(
+    split: Split, items: tuple[tuple[int, int], ...] = ITEMS
+) -> tuple[MultimodalInput, dict[bytes, torch.Tensor]]:
+    """Where rows of media are those of spans, the first token of each takes no embedding."""
+    num_before = int(split.spec.tokens == "span")
     rng = np.random.default_rng(5)
     prompt = MultimodalInput(
         token_ids=rng.integers(3, backbones.VOCAB, LENGTH),
@@ -130,7 +138,7 @@ def make_prompt(items: tuple[tuple[int, int], ...] = ITEMS) -> tuple[MultimodalI
             MediaItem(
                 modality=Modality.IMAGE,
                 span=span,
-                slots=np.arange(*span),
+                slots=np.arange(*span)[num_before:],
                 hash=bytes([number]) * 32,
                 features={},
                 num_units=1,
@@ -145,7 +153,7 @@ def make_prompt(items: tuple[tuple[int, int], ...] = ITEMS) -> tuple[MultimodalI
 
 @pytest.mark.parametrize("chunk", [LENGTH, 7, 1])
 def test_logits_equal_those_of_linear_layers_that_choose_by_row(split: Split, chunk: int) -> None:
-    prompt, embeddings = make_prompt()
+    prompt, embeddings = make_prompt(split)
     plain = MultimodalInput(token_ids=prompt.token_ids[:9], positions=np.arange(9), next_position=9)
     driver = backbones.Driver(split.load(), chunk=chunk)
     _, (found, text) = driver.generate([prompt, plain], [ALL_LOGITS] * 2, embeddings)
@@ -159,7 +167,7 @@ def test_logits_equal_those_of_linear_layers_that_choose_by_row(split: Split, ch
 
 def test_the_last_token_may_be_of_media(split: Split) -> None:
     """Only its row is wanted of the last layer."""
-    prompt, embeddings = make_prompt(((30, LENGTH),))
+    prompt, embeddings = make_prompt(split, ((30, LENGTH),))
     driver = backbones.Driver(split.load(), chunk=20)
     [tokens], _ = driver.generate([prompt], [SamplingParams(max_new_tokens=1)], embeddings)
     assert tokens == [int(split.expect(prompt, embeddings)[-1].argmax())]

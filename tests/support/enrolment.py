@@ -148,6 +148,7 @@ CHECKPOINTS: Mapping[str, Tiny] = {
     "deepseek_vl2_plain": Tiny(architecture="DeepseekVLV2ForCausalLM", variant=True),
     "deepseek_ocr": Tiny(architecture="DeepseekOCRForCausalLM"),
     "deepseek_ocr2": Tiny(architecture="DeepseekOcr2ForConditionalGeneration"),
+    "ernie4_5_vl": Tiny(architecture="Ernie4_5_VLMoeForConditionalGeneration"),
     "kimi_vl": Tiny(architecture="KimiVLForConditionalGeneration"),
     "perception_lm": Tiny(architecture="PerceptionLMForConditionalGeneration", needs="timm"),
     "perception_lm_timm": Tiny(architecture="PerceptionLMForConditionalGeneration", variant=True, needs="timm"),
@@ -286,7 +287,8 @@ FAMILIES = _without_variants(ALL_VISION)
 WITH_EXPERTS = (
     "deepseek_moe", "deepseek_ocr", "deepseek_ocr2", "deepseek_v2", "deepseek_v3", "deepseek_vl2",
     "deepseek_vl2_plain", "deepseek_vl2_sigmoid",
-    "ernie4_5_moe", "glm4_moe", "glm4v_moe", "gpt_oss", "gpt_oss_mxfp4", "granite4", "granitemoe", "granitemoeshared",
+    "ernie4_5_moe", "ernie4_5_vl", "glm4_moe", "glm4v_moe", "gpt_oss", "gpt_oss_mxfp4", "granite4", "granitemoe",
+    "granitemoeshared",
     "internvl_gpt_oss", "internvl_qwen3_moe", "jamba", "kimi_linear", "kimi_vl", "llama4", "llama4_text", "mixtral",
     "nemotron_h_moe",
     "olmoe", "phimoe", "phimoe_published", "qwen2_moe",

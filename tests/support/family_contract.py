@@ -75,7 +75,7 @@ def run_processor(loaded: Loaded, media: list[DecodedMedia], **options: Any) -> 
 
     text = render(loaded.family, media).text
     images = [Image.fromarray(item.frames[0]) for item in media if item.modality is IMAGE]
-    videos = [item.frames for item in media if item.modality is VIDEO]
+    videos = [item.frames.copy() for item in media if item.modality is VIDEO]  # ERNIE's draws into them
     metadata = [
         {"fps": FPS, "total_num_frames": len(video), "frames_indices": list(range(len(video)))} for video in videos
     ]

@@ -76,6 +76,8 @@ def load_oracle(path: Path, dtype: torch.dtype = torch.float32) -> tuple[Any, An
         "Glm46VForConditionalGeneration",
     ):
         _tell_videos_apart(model)
+    if architecture == "Ernie4_5_VLMoeForConditionalGeneration":
+        _tell_media_apart(model)
     if architecture == "Llama4ForConditionalGeneration":
         _repair_llama4(model)
     if architecture == "MllamaForConditionalGeneration":
@@ -144,6 +146,21 @@ def _repair_llama4(model: Any) -> None:
     output.image_outputs = None
     embed = model.vision_model.patch_embedding
     embed.register_forward_pre_hook(lambda _, args: (args[0].to(embed.linear.weight.dtype),))
+
+
+def _tell_media_apart(model: Any) -> None:
+    """Let the decoder take `is_row` bool [1, T]: the tokens that take rows of media, and those beside them, go through
+    experts of media."""
+    inherited = model.model.language_model.forward
+    model.splits_rows = True
+
+    def forward(*args: Any, is_row: torch.Tensor | None = None, **options: Any) -> Any:
+        if is_row is not None:
+            wide = torch.nn.functional.pad(is_row, (1, 1))
+            options["moe_mm_token_type_ids"] = (wide[:, :-2] | wide[:, 1:-1] | wide[:, 2:]).int()
+        return inherited(*args, **options)
+
+    model.model.language_model.forward = forward
 
 
 def _follow_published_mllama(model: Any) -> None:

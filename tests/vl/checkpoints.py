@@ -18,6 +18,7 @@ import mxfp4
 import torch
 import transformers
 from enrolment import SIBLING
+from ernie_checkpoints import write_ernie_vl
 from module_checkpoints import MODULE_CHECKPOINTS, ModuleCheckpoint
 from ocr_checkpoints import write_deepseek_ocr, write_deepseek_ocr2
 from original_layouts import name_as_internlm2
@@ -1707,6 +1708,7 @@ FACTORIES: dict[str, Callable[[Path], None]] = {
     "deepseek_vl2_plain": _deepseek_vl2(use_mla=False),
     "deepseek_ocr": write_deepseek_ocr,
     "deepseek_ocr2": write_deepseek_ocr2,
+    "ernie4_5_vl": write_ernie_vl,
     "kimi_vl": _kimi_vl,
     "molmo": _molmo(),
     "molmo_olmo2": _molmo(

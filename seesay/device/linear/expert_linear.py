@@ -11,7 +11,7 @@ from typing import NoReturn
 import torch
 from torch import nn
 
-from seesay.checkpoint.parts import Source, Stack, TensorLayout, Weight
+from seesay.checkpoint.parts import Source, Stack, Weight
 from seesay.device.backends import has_kernels
 from seesay.device.linear.fixed_rows import fix_rows
 from seesay.device.linear.linear import Linear
@@ -61,8 +61,15 @@ class ExpertLinear(Linear):
         experts = range(num_experts) if experts is None else experts
         find = partial(_find_in_stack, count=num_experts) if is_stacked else _find_by_number
         every = [find(each, e) for e in experts for each in sources]
-        super().__init__(in_features, bias=bias, has_own_bias=has_own_bias, sources=every, inputs=inputs)
-        self.experts, self.num_experts, self._is_transposed = experts, num_experts, is_transposed
+        super().__init__(
+            in_features,
+            bias=bias,
+            has_own_bias=has_own_bias,
+            sources=every,
+            inputs=inputs,
+            is_transposed=is_transposed,
+        )
+        self.experts, self.num_experts = experts, num_experts
         self.expert_sources = tuple(sources)
         self.expert_adaptation: ExpertAdaptation | None = None
         self.is_apart = False
@@ -105,13 +112,6 @@ class ExpertLinear(Linear):
         if has_kernels(device) and not self.method.makes_matrix:
             return f"there are no kernels for experts in {self.method.name}"
         return None
-
-    def find_layouts(self) -> Mapping[str, TensorLayout]:
-        found = super().find_layouts()
-        return {
-            name: replace(each, is_transposed=self._is_transposed) if each.is_of_weight else each
-            for name, each in found.items()
-        }
 
     def unread_at(self, path: str) -> tuple[str, ...]:
         parent = path.rpartition(".")[0]

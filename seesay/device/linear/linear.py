@@ -60,7 +60,8 @@ class Linear(nn.Module):
     stored bias is added by another rank, and is not read. `bias_sources` are those of the bias, where they differ: one
     for each source, None for one without a bias. Inputs, and the outputs of each source, may be padded with zeros to
     multiples in memory, when `finish` is called. has_unit_rows: each row of the stored weight is divided by its length;
-    only the plain format has that. is_quantizable: whether it may be quantized while it is loaded.
+    only the plain format has that. is_quantizable: whether it may be quantized while it is loaded. is_transposed: the
+    stored plain weight has its axes in the opposite order: see `Part`.
 
     stored_inputs: the number of inputs of the stored layer.
 
@@ -91,8 +92,10 @@ class Linear(nn.Module):
         output_multiple: int = 1,
         has_unit_rows: bool = False,
         is_quantizable: bool = True,
+        is_transposed: bool | None = False,
     ) -> None:
         super().__init__()
+        self._is_transposed = is_transposed
         self.is_quantizable = is_quantizable
         self._fixed_dtype = deterministic_dtype()
         self._has_unit_rows = has_unit_rows
@@ -167,7 +170,11 @@ class Linear(nn.Module):
 
     def find_layouts(self) -> Mapping[str, TensorLayout]:
         """Return how the checkpoint stores the layer's tensors, but for its bias."""
-        return self.method.layouts(self.stored_inputs)
+        found = self.method.layouts(self.stored_inputs)
+        return {
+            name: replace(each, is_transposed=self._is_transposed) if each.is_of_weight else each
+            for name, each in found.items()
+        }
 
     def list_weights(self, path: str) -> tuple[dict[str, Weight], Weight | None]:
         """Return the weights of the layer, which is at `path` in the model, for its method, and its bias."""

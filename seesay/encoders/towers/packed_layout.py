@@ -52,6 +52,14 @@ class JoinedConfig:
     has_norm: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResamplerConfig:
+    """A `TemporalResampler`, which joins the patches of a merge group, and then two frames of a video. norm_eps: of its
+    last norm."""
+
+    norm_eps: float
+
+
 Blending = Literal["bilinear", "bicubic", "antialiased"]
 """How a square grid of learned positions is stretched over a frame: bilinear, with the corners of the grid at the
 centers of the frame's outer patches; or bicubic, with the edges of both in one place, and the outer positions repeated
@@ -105,7 +113,7 @@ class PackedVisionConfig:
     has_position_axes: bool = False
     has_rotary: bool = True
     has_channels_last: bool = False
-    projector: ProjectorConfig | DownsamplerConfig | JoinedConfig | None = None
+    projector: ProjectorConfig | DownsamplerConfig | JoinedConfig | ResamplerConfig | None = None
 
     def __post_init__(self) -> None:
         if any(not 0 <= index < self.depth for index in self.deep_layers):
@@ -120,6 +128,12 @@ class PackedVisionConfig:
     def merge_unit(self) -> int:
         """Patches in one merged token."""
         return self.merge_size**2
+
+    def count_rows(self, grid: Grid) -> int:
+        """Return how many rows the tower makes of an item."""
+        frames, height, width = grid
+        frames = (frames + 1) // 2 if isinstance(self.projector, ResamplerConfig) else frames
+        return frames * height * width // self.merge_unit
 
     @property
     def head_dim(self) -> int:
@@ -149,7 +163,8 @@ class PackedLayout:
 
     `frames` is for batches whose grids have been seen before: a GPU computes them with cuDNN, whose first call for a
     shape takes tens of milliseconds. `frames_once` is for new grids. taps: indices int64 [P, K] of learned positions
-    and their shares float32 [P, K], for each patch; None without such positions.
+    and their shares float32 [P, K], for each patch; None without such positions. pairs: int64 [2, R], the merge groups
+    in the tower's order that the resampler joins; None without one.
     """
 
     order: Tensor | None
@@ -160,6 +175,7 @@ class PackedLayout:
     frames: Segments
     frames_once: Segments
     taps: tuple[Tensor, Tensor] | None = None
+    pairs: Tensor | None = None
 
 
 @lru_cache(maxsize=256)
@@ -225,6 +241,22 @@ def _find_taps(
     (rows, columns), (row_shares, column_shares) = places.transpose(2, 1, 0), shares.transpose(2, 1, 0)
     indices = (rows[:, :, None] * side + columns[:, None]).reshape(len(rows), -1)
     return indices, (row_shares[:, :, None] * column_shares[:, None]).reshape(len(rows), -1)
+
+
+def _find_pairs(
+    grids: Sequence[Grid], inverse: npt.NDArray[np.int64], config: PackedVisionConfig
+) -> list[npt.NDArray[np.int64]]:
+    """Return the merge groups [2, R] at the same place of two frames after another, counted in the tower's order; a
+    frame without another one is its own. Empty without a resampler."""
+    if not isinstance(config.projector, ResamplerConfig):
+        return []
+    pairs, start = [], 0
+    for frames, height, width in grids:
+        groups = start + np.arange(frames * height * width // config.merge_unit).reshape(frames, -1)
+        later = np.minimum(np.arange(0, frames, 2) + 1, frames - 1)
+        pairs.append(np.stack([groups[::2].ravel(), groups[later].ravel()]))
+        start += groups.size
+    return [inverse[np.concatenate(pairs, axis=1)]]
 
 
 _Taps = tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]
@@ -326,6 +358,7 @@ def _make_plain_layout(grids: Sequence[Grid], config: PackedVisionConfig, device
     if config.window_size is not None:
         windows = group_segments(np.sort(window_lengths) * unit, np.arange(len(order) * unit), device)
     moves = bool((np.diff(order) != 1).any())
+    pairs = _find_pairs(grids, inverse, config)
     return PackedLayout(
         order=torch.from_numpy(order).to(device) if moves else None,
         inverse=torch.from_numpy(inverse).to(device) if moves else None,
@@ -335,6 +368,7 @@ def _make_plain_layout(grids: Sequence[Grid], config: PackedVisionConfig, device
         frames=frames,
         frames_once=frames,
         taps=taps,
+        pairs=torch.from_numpy(pairs[0]).to(device) if pairs else None,
     )
 
 
@@ -346,7 +380,9 @@ def _make_gpu_layout(grids: Sequence[Grid], config: PackedVisionConfig, device: 
     starts = [np.cumsum([0, *lengths * unit], dtype=np.int32) for lengths in (window_lengths, frame_lengths)]
     coordinates = _find_coordinates(grids, order, config)
     taps = [] if config.position_side is None else _find_taps(grids, order, coordinates, config)
-    on_device = upload([order, np.argsort(order), coordinates, *starts, *taps], device)
+    inverse = np.argsort(order)
+    pairs = _find_pairs(grids, inverse, config)
+    on_device = upload([order, inverse, coordinates, *starts, *taps, *pairs], device)
     angles = _compute_angles(on_device[2], config)
     frames = group_neighbours(frame_lengths * unit)
     frames_once = SegmentTable(on_device[4], int(frame_lengths.max()) * unit)
@@ -361,4 +397,5 @@ def _make_gpu_layout(grids: Sequence[Grid], config: PackedVisionConfig, device: 
         frames=frames,
         frames_once=frames_once,
         taps=(on_device[5], on_device[6]) if taps else None,
+        pairs=on_device[-1] if pairs else None,
     )

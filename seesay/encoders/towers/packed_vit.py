@@ -1,5 +1,5 @@
-"""The vision towers of Qwen2-VL, Qwen2.5-VL, Qwen3-VL, GLM-4.1V, Pixtral, Mistral 3, Kimi-VL (MoonViT) and LFM2-VL
-(SigLIP2): patches of pictures and videos of any size, packed into one call.
+"""The vision towers of Qwen2-VL, Qwen2.5-VL, Qwen3-VL, GLM-4.1V, Pixtral, Mistral 3, Kimi-VL (MoonViT), LFM2-VL
+(SigLIP2) and ERNIE-4.5-VL: patches of pictures and videos of any size, packed into one call.
 
 Rotary positions in two axes; every frame attends within itself, in Qwen2.5-VL most layers only within windows.
 Qwen3-VL, GLM-4.1V and MoonViT add learned positions, and SigLIP2 has these alone; Qwen3-VL gives its decoder's first
@@ -10,7 +10,6 @@ layers the outputs of some of its own. Architecture: arXiv 2409.12191 section 2.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import chain
@@ -33,9 +32,11 @@ from seesay.encoders.towers.packed_layout import (
     PackedLayout,
     PackedVisionConfig,
     ProjectorConfig,
+    ResamplerConfig,
     make_kept_layout,
 )
 from seesay.encoders.towers.pixels import PatchLoader
+from seesay.encoders.towers.temporal_resampler import TemporalResampler
 from seesay.encoders.towers.vit_layers import Block, run_blocks
 from seesay.encoders.towers.weights import load_tower
 from seesay.values.frame_chain import CHANNELS
@@ -143,7 +144,9 @@ class _JoinedProjector(nn.Module):
         return self.linear_2(self._activation(self.linear_1(joined)))
 
 
-def _make_merger(config: PackedVisionConfig) -> _Merger | _Projector | _NormedDownsampler | _JoinedProjector:
+def _make_merger(
+    config: PackedVisionConfig,
+) -> _Merger | _Projector | _NormedDownsampler | _JoinedProjector | TemporalResampler:
     match config.projector:
         case None:
             return _Merger(config)
@@ -151,6 +154,10 @@ def _make_merger(config: PackedVisionConfig) -> _Merger | _Projector | _NormedDo
             return _JoinedProjector(config, sizes)
         case DownsamplerConfig() as sizes:
             return _NormedDownsampler(config, sizes)
+        case ResamplerConfig(norm_eps=eps):
+            return TemporalResampler(
+                config.layers.make_norm(), config.hidden_size, config.merge_unit, config.out_hidden_size, eps=eps
+            )
         case projector:
             return _Projector(config, projector)
 
@@ -207,7 +214,8 @@ class PackedVisionTower(nn.Module):
         layout = make_kept_layout(grids, self.config, self.device, current_stream(self.device))
         return partial(self._compute, layout, layout.frames if num_before >= CALLS_BEFORE else layout.frames_once)
 
-    def _compute(self, layout: PackedLayout, frames: Segments, patches: Tensor) -> Tensor:
+    def _embed(self, layout: PackedLayout, patches: Tensor) -> Tensor:
+        """Return what the first layer takes, in the tower's order."""
         if self.config.has_channels_last:
             patches = patches.view(len(patches), CHANNELS, -1).transpose(1, 2).flatten(1)
         x = self.patch_embed(patches)
@@ -217,6 +225,10 @@ class PackedVisionTower(nn.Module):
             x = x.view(len(layout.order), -1).index_select(0, layout.order).view(len(x), -1)
         if layout.taps is not None:
             x = x + self._mix_positions(*layout.taps).to(x.dtype)
+        return x
+
+    def _compute(self, layout: PackedLayout, frames: Segments, patches: Tensor) -> Tensor:
+        x = self._embed(layout, patches)
         blocks = cast("list[Block]", list(self.blocks))
         segments = [
             frames if self.config.window_size is None or index in self.config.full_attention_layers else layout.windows
@@ -230,6 +242,9 @@ class PackedVisionTower(nn.Module):
                 merger, offset = self.deep_mergers[self.config.deep_layers.index(index)], blocks[index].offset
                 deep.append(merger(x if offset is None else (x + offset).to(x.dtype)))
         merged: Tensor = torch.cat([self.merger(result), *deep], dim=1) if deep else self.merger(result)
+        if layout.pairs is not None:
+            assert isinstance(self.merger, TemporalResampler)
+            return self.merger.join(*(merged.index_select(0, groups) for groups in layout.pairs))
         return merged if layout.inverse is None else merged.index_select(0, layout.inverse)
 
     def _mix_positions(self, indices: Tensor, shares: Tensor) -> Tensor:
@@ -284,5 +299,4 @@ class PackedEncoder(GraphedEncoder):
         """Return rows [R_i, hidden_size] for every item, from one call of the tower."""
         own = [tuple((t, h, w) for t, h, w in item.get("grids") or (item["grid"],)) for item in features]
         rows = self._graphed(self.load_pixels(*features), tuple(chain.from_iterable(own)), self.dtype)
-        unit = self.tower.config.merge_unit
-        return list(torch.split(rows, [sum(map(math.prod, grids)) // unit for grids in own]))
+        return list(torch.split(rows, [sum(map(self.tower.config.count_rows, grids)) for grids in own]))

@@ -33,9 +33,10 @@ class DecoderKind:
     whose queries and keys are normed. mixer: of the `mixing_layers`; None: of those that are called `linear_attention`
     or `conv`. other_mixer: of the other layers; None: attention. beside, shares: see `LayerSpec`, of all layers.
     is_still: there are no positions. gate_scale, output_scale: see `FeedForwardSpec`. head_dim: that of the rotary
-    embedding, where heads have several. sections: see `RotarySpec`, where the configuration has none. alibi: instead of
-    a rotary embedding. halves: see `LayerSpec.half`, of all layers; none where all have both. media_layers: see
-    `LayerSpec.attends_media`. num_added_tokens: of a table that `joins_added`.
+    embedding, where heads have several. sections: see `RotarySpec`, where the configuration has none;
+    alternates_sections: whether these alternate. alibi: instead of a rotary embedding. halves: see `LayerSpec.half`, of
+    all layers; none where all have both. media_layers: see `LayerSpec.attends_media`. num_added_tokens: of a table that
+    `joins_added`.
     """
 
     norm: NormSpec | None = None
@@ -48,6 +49,7 @@ class DecoderKind:
     qkv_limit: float | None = None
     turns_neighbours: bool = False
     sections: tuple[int, ...] = ()
+    alternates_sections: bool = False
     alibi: AlibiSpec | None = None
     has_embedding_norm: bool = False
     feed_forward: FeedForwardKind = "gated"

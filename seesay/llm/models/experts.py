@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from seesay.checkpoint.parts import Source, Weight, plain_weight
+from seesay.checkpoint.parts import INPUTS, OUTPUTS, Axis, Part, Source, Weight, plain_weight
 from seesay.device.backends import has_wide_products
 from seesay.device.linear.expert_linear import ExpertLinear
 from seesay.device.linear.linear import Linear
@@ -15,7 +15,7 @@ from seesay.llm.models.decoder import RowSplit
 from seesay.llm.models.division import Division
 from seesay.llm.models.norm import NoNorm, Norm, RmsNorm
 from seesay.llm.models.residual import Joint
-from seesay.llm.models.spec import FeedForwardSpec, StackingSpec
+from seesay.llm.models.spec import ExpertsSpec, FeedForwardSpec, StackingSpec
 from seesay.llm.ops import Ops
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 class Experts:
     """The sum of what the chosen experts compute, each times its share (Shazeer et al. 2017), and of what `shared`
-    computes for every token."""
+    computes for every token. is_media: they are those of rows of media alone (see `ExpertsSpec.media_size`)."""
 
     def __init__(
         self,
@@ -35,14 +35,22 @@ class Experts:
         layer: str,
         shared: FeedForward | None,
         division: Division,
+        is_media: bool = False,
     ) -> None:
         assert spec.experts is not None
-        experts, size = spec.experts, spec.size
+        experts = spec.experts
+        size, path = _find_place(spec.size, experts, is_media=is_media)
         self._routing, self._activation, self._ops = experts.routing, spec.activation, ops
         self._is_exact, self._none = experts.is_router_exact, NoNorm(ops)
         self._scales_inputs = experts.scales_inputs
         count = experts.routing.num_experts
-        self._router = Linear(hidden_size, count, bias=experts.has_bias, is_quantizable=False)
+        self._router = Linear(
+            hidden_size,
+            count,
+            bias=experts.has_bias,
+            is_quantizable=False,
+            is_transposed=experts.is_router_transposed,
+        )
         inner, own = division.expert_inner(size), division.experts(count)
         stacking = experts.stacking
         up = Source(module="up_proj", num_outputs=size, picks=(inner,))
@@ -68,14 +76,14 @@ class Experts:
             is_transposed=False if stacking is None else stacking.is_transposed,
         )
         self._choice_bias = None
-        if shape := experts.choice_bias_shape:
+        if experts.choice_bias_shape:
             name = f"{layer}.mlp.gate.e_score_correction_bias"
-            self._choice_bias = plain_weight(name, *shape, dtype=torch.float32)
+            self._choice_bias = _find_choice_bias(name, experts, is_media=is_media)
         self.weights: tuple[Weight, ...] = () if self._choice_bias is None else (self._choice_bias,)
         self.linears: Mapping[str, Linear] = {
-            "mlp.gate": self._router,
-            "mlp.experts.gate_up_proj": self._gate_up,
-            "mlp.experts.down_proj": self._down,
+            f"{path}.gate": self._router,
+            f"{path}.experts.gate_up_proj": self._gate_up,
+            f"{path}.experts.down_proj": self._down,
         }
         self._shared, self._shared_gate = shared, None
         if shared is not None:
@@ -153,6 +161,44 @@ class Experts:
                 logits.add_(added)
             return logits
         return self._none.multiply_few(self._router, x)
+
+
+class SplitExperts:
+    """`text` experts, and those that rows of media go through in their place."""
+
+    def __init__(self, text: Experts, media: Experts, ops: Ops) -> None:
+        self._text, self._media, self._none = text, media, NoNorm(ops)
+        self.weights: tuple[Weight, ...] = (*text.weights, *media.weights)
+        self.linears: Mapping[str, Linear] = {**media.linears, **text.linears}
+
+    def run(
+        self, norm: Norm, delta: torch.Tensor | None, residual: torch.Tensor, rows: RowSplit | None
+    ) -> torch.Tensor:
+        if rows is None:
+            return self._text.run(norm, delta, residual, None)
+        x = norm.add(delta, residual)
+        made = torch.empty_like(x)
+        for experts, chosen in ((self._text, rows.text), (self._media, rows.media)):
+            if len(chosen):
+                made.index_copy_(0, chosen, experts.run(self._none, None, x.index_select(0, chosen), None))
+        return made
+
+    def run_few(self, norm: Norm, x: torch.Tensor, joint: Joint, residual: torch.Tensor) -> None:
+        self._text.run_few(norm, x, joint, residual)
+
+
+def _find_place(size: int, experts: ExpertsSpec, *, is_media: bool) -> tuple[int, str]:
+    """Return the inner size of experts, which is `size` for those of text, and their path in the layer."""
+    return (experts.media_size, "media.mlp") if is_media else (size, "mlp")
+
+
+def _find_choice_bias(name: str, experts: ExpertsSpec, *, is_media: bool) -> Weight:
+    """Return the bias by which experts are chosen: the whole tensor, or its row of these experts."""
+    if not experts.media_size:
+        return plain_weight(name, *experts.choice_bias_shape, dtype=torch.float32)
+    rows, count = experts.choice_bias_shape
+    axes = Axis(dim=OUTPUTS, size=rows, picks=(range(is_media, is_media + 1),)), Axis(dim=INPUTS, size=count)
+    return Weight(parts=(Part(tensor=name, axes=axes),), dtype=torch.float32)
 
 
 def _find_halves(size: int, inner: range, stacking: StackingSpec | None) -> list[Source]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -17,7 +18,7 @@ from seesay.device.determinism import by_groups
 from seesay.device.linear.linear import Linear
 from seesay.llm.models.decoder import RowSplit
 from seesay.llm.models.division import Division
-from seesay.llm.models.experts import Experts
+from seesay.llm.models.experts import Experts, SplitExperts
 from seesay.llm.models.media_rows import SplitLinear
 from seesay.llm.models.norm import Norm
 from seesay.llm.models.residual import Joint
@@ -166,15 +167,26 @@ def make_feed_forward(
 ) -> FeedForward:
     """Return a rank's share of the feed-forward of a layer, which is at `layer` in the model, without weights. media:
     how it computes rows of media."""
+    media = _find_reached(media, spec)
     match spec.kind:
         case "gated":
             return GatedFeedForward(hidden_size, spec, ops, media, division)
         case "plain":
             return PlainFeedForward(hidden_size, spec, ops, media, division)
         case "experts":
-            assert media is None, "experts compute rows of media as those of text"
+            assert spec.experts is not None
             shared = _make_shared(hidden_size, spec, ops, division)
-            return Experts(hidden_size, spec, ops, layer=layer, shared=shared, division=division)
+            make = partial(Experts, hidden_size, spec, ops, layer=layer, shared=shared, division=division)
+            if media is None:
+                return make()
+            assert media.reach == "experts" and spec.experts.media_size, "there are no experts for rows of media"
+            return SplitExperts(make(), make(is_media=True), ops)
+
+
+def _find_reached(media: MediaRowsSpec | None, spec: FeedForwardSpec) -> MediaRowsSpec | None:
+    """Return how a feed-forward computes rows of media; None: as those of text."""
+    is_reached = media is not None and (media.reach != "experts" or spec.kind == "experts")
+    return media if is_reached else None
 
 
 def _make_shared(hidden_size: int, spec: FeedForwardSpec, ops: Ops, division: Division) -> FeedForward | None:

@@ -23,15 +23,18 @@ class RotarySpec:
 
     `dim` leading components of each head are rotated. `sections` split the dim / 2 frequencies among the rows of
     multimodal positions [3, T]; empty means 1-D positions. A row takes neighbouring frequencies or, if they are
-    interleaved, every third one, and the first row takes what is left. `inv_freq` has dim / 2 values. `length_scaling`:
-    how they depend on the length of a sequence; `long_inv_freq` is the second set where it switches between two. The
-    scheduler gives each sequence one stretch, so that none of it mixes two. `scale` multiplies cosine and sine.
+    interleaved, every third one, and the first row takes what is left; or, if they alternate, `sections` are those
+    of the second row, of the third, and of the first: the former two, which are as long, take turns. `inv_freq` has
+    dim / 2 values. `length_scaling`: how they depend on the length of a sequence; `long_inv_freq` is the second set
+    where it switches between two. The scheduler gives each sequence one stretch, so that none of it mixes two.
+    `scale` multiplies cosine and sine.
     """
 
     dim: int
     sections: tuple[int, ...]
     inv_freq: tuple[float, ...]
     is_interleaved: bool = False
+    alternates: bool = False
     length_scaling: LengthScaling | None = None
     long_inv_freq: tuple[float, ...] | None = None
     scale: float = 1.0
@@ -43,6 +46,9 @@ class RotarySpec:
 
     def section_of_component(self) -> npt.NDArray[np.int64]:
         """int64 [dim]: the row of multimodal positions that turns each component."""
+        if self.alternates:
+            rows = np.concatenate([np.tile((1, 2), self.sections[0]), np.zeros(self.sections[2], dtype=np.int64)])
+            return np.concatenate([rows, rows]).astype(np.int64)
         rows = np.concatenate([np.full(size, i % 3) for i, size in enumerate(self.sections)])
         if self.is_interleaved:
             rows = np.zeros(self.dim // 2, dtype=np.int64)
@@ -102,6 +108,9 @@ class ExpertsSpec:
     its logit. shared_size: the inner size of a gated feed-forward that all tokens go through; 0: there is none.
     has_shared_gate: its output is multiplied by the sigmoid of one more product. stacking: None where the checkpoint
     has the experts one by one. is_gated: experts, and what all tokens go through, are gated, and not plain.
+    is_router_transposed: the checkpoint has the router's weight as [inputs, experts]. media_size: the inner size of
+    further experts of the same number, with a router of their own, which rows of media go through in place of these; 0:
+    there are none. `choice_bias_shape` then has a row of these and one of those.
     """
 
     routing: Routing
@@ -113,6 +122,8 @@ class ExpertsSpec:
     shared_size: int = 0
     has_shared_gate: bool = False
     is_gated: bool = True
+    is_router_transposed: bool = False
+    media_size: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,11 +210,12 @@ class LayerSpec:
 class MediaRowsSpec:
     """How linear layers compute the rows of media otherwise than those of text.
 
-    tokens: which tokens these are. rank: something of this rank is added to what they compute for rows of text, times
-    `scale` (partial LoRA, arXiv 2401.16420); None: rows of media have weights of their own (a visual expert, arXiv
-    2311.03079), of which those of queries, keys and values have a bias with `qkv_bias`. qkv_rank, qkv_scale: of what is
-    added to queries, keys and values; without that rank, they are `rank` and `scale`. in_attention: whether that holds
-    for attention, too, or for the feed-forward alone.
+    tokens: which tokens these are. rank: something of this rank is added to what they compute for rows of text,
+    times `scale` (partial LoRA, arXiv 2401.16420); None: rows of media have weights of their own (a visual expert,
+    arXiv 2311.03079), of which those of queries, keys and values have a bias with `qkv_bias`. qkv_rank, qkv_scale:
+    of what is added to queries, keys and values; without that rank, they are `rank` and `scale`. reach: what this
+    holds for: all of a layer, its feed-forward alone, or experts alone, of which there are `ExpertsSpec.media_size`
+    ones for media.
     """
 
     tokens: MediaTokens = "all"
@@ -212,7 +224,7 @@ class MediaRowsSpec:
     qkv_rank: int | None = None
     qkv_scale: float = 1.0
     qkv_bias: bool = False
-    in_attention: bool = True
+    reach: Literal["layer", "feed_forward", "experts"] = "layer"
 
     @property
     def for_qkv(self) -> MediaRowsSpec:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-MediaTokens = Literal["all", "all_but_last"]
+MediaTokens = Literal["all", "all_but_last", "span"]
 """Of the tokens that take embeddings, all, or all but the last one of each item."""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -262,8 +262,8 @@ def make_step_input(
     if step.splices:
         targets = [layout.cu_seqlens_q[index] + offsets for index, s in step.splices.items() for offsets in s.offsets]
         arrays["splice_rows"] = np.concatenate(targets)
-        if traits.media_rows is not None:
-            arrays |= _split_rows(step.splices, layout, traits.media_rows)
+    if traits.media_rows is not None:
+        arrays |= _split_rows(step, layout, traits.media_rows)
     there = dict(zip(arrays, upload(list(arrays.values()), device), strict=True))
     if len(step.pending):
         tokens = device_rows.words.index_select(0, there["sources"])
@@ -302,19 +302,34 @@ def _find_adapted(step: StepRows, num_tokens: int) -> SlotTiles | None:
     return sort_by_slot(slots)
 
 
-def _split_rows(
-    splices: Mapping[int, Splices], layout: RowLayout, tokens: MediaTokens
-) -> dict[str, npt.NDArray[np.int64]]:
-    """Return the two arrays of a `RowSplit`, `media_rows` and `text_rows`; nothing where there are no rows of media.
-    `splices` are those of some of the layout's rows."""
+def _split_rows(step: StepRows, layout: RowLayout, tokens: MediaTokens) -> dict[str, npt.NDArray[np.int64]]:
+    """Return the two arrays of a `RowSplit`, `media_rows` and `text_rows`; nothing where there are no rows of media."""
+    found = _list_spans(step) if tokens == "span" else _list_spliced(step, has_last=tokens == "all")
     is_media = np.zeros(int(layout.cu_seqlens_q[-1]), dtype=np.bool_)
-    for index, found in splices.items():
-        for offsets, is_end in zip(found.offsets, found.are_ends, strict=True):
-            chosen = offsets[:-1] if is_end and tokens == "all_but_last" else offsets
-            is_media[layout.cu_seqlens_q[index] + chosen] = True
+    for index, offsets in found:
+        is_media[layout.cu_seqlens_q[index] + offsets] = True
     if not is_media.any():
         return {}
     return {"media_rows": np.flatnonzero(is_media), "text_rows": np.flatnonzero(~is_media)}
+
+
+def _list_spliced(step: StepRows, *, has_last: bool) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
+    """Yield (the number of a row, offsets in it) of tokens that take embeddings. has_last: also of the last ones of
+    their items."""
+    for index, found in step.splices.items():
+        for offsets, is_end in zip(found.offsets, found.are_ends, strict=True):
+            yield index, offsets[:-1] if is_end and not has_last else offsets
+
+
+def _list_spans(step: StepRows) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
+    """Yield (the number of a row, offsets in it) of all tokens of items, those around their embeddings included."""
+    if step.follows_prompt:
+        return
+    for index, (member, first, stop) in enumerate(zip(step.members, step.starts, step.stops, strict=True)):
+        for item in member.items if first < member.num_prompt_tokens else ():
+            start, end = max(item.span[0], int(first)), min(item.span[1], int(stop))
+            if start < end:
+                yield index, np.arange(start, end) - first
 
 
 def _find_runs(step: StepRows, num_tokens: int) -> npt.NDArray[np.int64]:

@@ -143,7 +143,7 @@ class DynamicResolutionFamily(Family):
             for modality in self.modalities
         }
         vision = config.vision_config
-        expected = (vision.patch_size, vision.temporal_patch_size, vision.spatial_merge_size)
+        expected = (vision.patch_size, getattr(vision, "temporal_patch_size", 1), vision.spatial_merge_size)
         for modality, settings in self.settings.items():
             given = (settings.patch_size, settings.temporal_patch_size, settings.merge_size)
             if given != expected:
@@ -264,7 +264,7 @@ class DynamicResolutionFamily(Family):
         return PackedVisionConfig(
             depth=vision.depth,
             num_heads=vision.num_heads,
-            patch_dim=vision.in_channels * vision.temporal_patch_size * vision.patch_size**2,
+            patch_dim=vision.in_channels * self.settings[Modality.IMAGE].temporal_patch_size * vision.patch_size**2,
             merge_size=vision.spatial_merge_size,
             activation=vision.hidden_act,
             rope_theta=(getattr(vision, "rope_parameters", None) or {}).get("rope_theta", 10000.0),

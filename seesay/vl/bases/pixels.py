@@ -28,6 +28,8 @@ DEFAULTS: Mapping[str, tuple[tuple[Channels, Channels], int]] = {
     "DeepseekVLImageProcessor": (_CLIP_STATISTICS, _BICUBIC),
     "DeepseekOcr2ImageProcessor": (_HALVES, _BICUBIC),
     "DeepseekVLV2Processor": (_HALVES, _BICUBIC),
+    "Ernie4_5_VLMoeImageProcessor": (_CLIP_STATISTICS, _BICUBIC),
+    "Ernie4_5_VLMoeVideoProcessor": (_CLIP_STATISTICS, _BICUBIC),
     "Gemma3ImageProcessor": (_HALVES, _BILINEAR),
     "Glm4vImageProcessor": (_CLIP_STATISTICS, _BICUBIC),
     "Glm4vVideoProcessor": (_CLIP_STATISTICS, _BICUBIC),

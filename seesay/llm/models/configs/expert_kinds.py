@@ -139,7 +139,8 @@ def read_deepseek_experts(config: ModelConfig) -> ExpertsSpec:
     )
 
 
-def read_ernie_experts(config: ModelConfig) -> ExpertsSpec:
+def read_ernie_experts(config: ModelConfig, *, size: int) -> ExpertsSpec:
+    """size: the inner size of an expert."""
     return ExpertsSpec(
         routing=Routing(
             num_experts=config.moe_num_experts,
@@ -149,7 +150,7 @@ def read_ernie_experts(config: ModelConfig) -> ExpertsSpec:
         ),
         choice_bias_shape=(1, config.moe_num_experts),
         is_router_exact=True,
-        shared_size=config.moe_intermediate_size * (config.moe_num_shared_experts or 0),
+        shared_size=size * (config.moe_num_shared_experts or 0),
     )
 
 
@@ -168,6 +169,24 @@ def restack_experts(layer: LayerSpec, *, is_stacked: bool | None) -> LayerSpec:
         return layer
     experts = replace(experts, stacking=StackingSpec(is_transposed=None) if is_stacked else None)
     return replace(layer, feed_forward=replace(layer.feed_forward, experts=experts))
+
+
+def read_ernie_vl_experts(config: ModelConfig) -> tuple[ExpertsSpec, int]:
+    """Return those of text, beside which there are as many smaller ones for rows of media, and their inner size."""
+    sizes = config.moe_intermediate_size
+    is_pair = isinstance(sizes, list | tuple) and len(sizes) == 2
+    if not is_pair or any(type(size) is not int or size < 1 for size in sizes):
+        raise CheckpointError(
+            f"moe_intermediate_size={str(sizes)[:80]} must be two positive integers: the inner sizes of the experts of "
+            "text and of media"
+        )
+    experts = replace(
+        read_ernie_experts(config, size=sizes[0]),
+        choice_bias_shape=(2, config.moe_num_experts),
+        is_router_transposed=True,
+        media_size=sizes[1],
+    )
+    return experts, sizes[0]
 
 
 def find_dense_qwen_layers(config: ModelConfig) -> frozenset[int]:

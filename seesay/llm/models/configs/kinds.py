@@ -15,6 +15,7 @@ from seesay.llm.models.configs.expert_kinds import (
     find_dense_qwen_layers,
     read_deepseek_experts,
     read_ernie_experts,
+    read_ernie_vl_experts,
     read_glm_experts,
     read_gpt_oss_experts,
     read_granite_experts,
@@ -134,9 +135,23 @@ def _ernie4_5_moe(config: ModelConfig) -> DecoderKind:
         raise CheckpointError("use_bias=True is not supported: the head has no bias here")
     return DecoderKind(
         turns_neighbours=True,
-        experts=read_ernie_experts(config),
+        experts=read_ernie_experts(config, size=config.moe_intermediate_size),
         expert_size=config.moe_intermediate_size,
         dense_layers=find_dense_ernie_layers(config),
+    )
+
+
+def _ernie4_5_vl_moe(config: ModelConfig) -> DecoderKind:
+    if config.use_bias:
+        raise CheckpointError("use_bias=True is not supported: linear layers have no biases here")
+    experts, size = read_ernie_vl_experts(config)
+    return DecoderKind(
+        turns_neighbours=True,
+        sections=(22, 22, 20),
+        alternates_sections=True,
+        experts=experts,
+        expert_size=size,
+        dense_layers=frozenset(i for i, kind in enumerate(config.mlp_layer_types) if kind == "dense"),
     )
 
 
@@ -307,6 +322,7 @@ _KINDS: Mapping[str, DecoderKind | Callable[[ModelConfig], DecoderKind]] = {
     "deepseek_v2": lambda config: _deepseek(config, read_deepseek_experts(config), turns_neighbours=True),
     "deepseek_v3": _deepseek_v3,
     "ernie4_5_moe": _ernie4_5_moe,
+    "ernie4_5_vl_moe_text": _ernie4_5_vl_moe,
     "bamba": state_kinds.read_bamba,
     "falcon": _falcon,
     "falcon_h1": state_kinds.read_falcon_h1,

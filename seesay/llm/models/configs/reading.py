@@ -197,7 +197,14 @@ def _make_layers(
             parameters.setdefault("mrope_section", kind.sections)
         if rope_scaling_factor:
             parameters = scale_dynamically(parameters, rope_scaling_factor)
-        rotaries, choices = _make_rotaries(config, parameters, windows, head_dim=head_dim, session_len=session_len)
+        rotaries, choices = _make_rotaries(
+            config,
+            parameters,
+            windows,
+            head_dim=head_dim,
+            session_len=session_len,
+            alternates=kind.alternates_sections,
+        )
     mixing = _find_mixing(config, kind)
     dense = _feed_forward(config, kind)
     experts = dense if kind.experts is None else _experts(dense, kind)
@@ -227,13 +234,14 @@ def _make_rotaries(
     *,
     head_dim: int,
     session_len: int | None,
+    alternates: bool,
 ) -> tuple[list[RotarySpec], list[int]]:
-    """Return the rotary embeddings of a decoder, and which of them each layer has."""
+    """Return the rotary embeddings of a decoder, and which of them each layer has. alternates: see `RotarySpec`."""
     if parameters.keys() & set(_LAYER_TYPES):
         types = [_LAYER_TYPES[window is not None] for window in windows]
         found = sorted(set(types))
         return [_make_of_type(config, parameters, name, head_dim) for name in found], [found.index(n) for n in types]
-    turning = make_rotary(config, parameters, head_dim=head_dim, session_len=session_len)
+    turning = make_rotary(config, parameters, head_dim=head_dim, session_len=session_len, alternates=alternates)
     unturned = [i for i, turns in enumerate(getattr(config, "no_rope_layers", None) or ()) if not turns]
     if not unturned:
         return [turning], [0] * len(windows)

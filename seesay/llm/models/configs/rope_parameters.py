@@ -27,15 +27,17 @@ _LARGEST_FACTOR = 1024
 
 
 def make_rotary(
-    config: ModelConfig, parameters: dict[str, Any], *, head_dim: int, session_len: int | None
+    config: ModelConfig, parameters: dict[str, Any], *, head_dim: int, session_len: int | None, alternates: bool = False
 ) -> RotarySpec:
     """The rotary embedding that `parameters` describe, of `config.rope_parameters`; frequencies by Transformers' own
-    functions."""
+    functions. alternates: see `RotarySpec`."""
     kind = parameters.get("rope_type", "default")
     if "rope_theta" not in parameters:
         raise CheckpointError(f"rope_parameters={parameters!r} has no rope_theta")
     dim = int(head_dim * parameters.get("partial_rotary_factor", 1.0))
     sections, is_interleaved = _read_sections(parameters, dim)
+    if alternates:
+        _check_alternating(sections, is_interleaved=is_interleaved)
     inv_freq, scale = _frequencies(config, parameters, dim, seq_len=None)
     long_inv_freq = scaling = None
     if kind == "longrope":
@@ -49,10 +51,16 @@ def make_rotary(
         sections=sections,
         inv_freq=inv_freq,
         is_interleaved=is_interleaved,
+        alternates=alternates,
         length_scaling=scaling,
         long_inv_freq=long_inv_freq,
         scale=scale,
     )
+
+
+def _check_alternating(sections: tuple[int, ...], *, is_interleaved: bool) -> None:
+    if is_interleaved or len(sections) != 3 or sections[0] != sections[1]:
+        raise CheckpointError(f"rope_parameters.mrope_section={sections}: the first two of three must be equal here")
 
 
 def _read_sections(parameters: dict[str, Any], dim: int) -> tuple[tuple[int, ...], bool]:

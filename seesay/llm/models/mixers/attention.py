@@ -57,7 +57,7 @@ class Attention:
         self._scale, self._soft_cap, self._limit = config.attention_scale, config.attention_soft_cap, config.qkv_limit
         self._has_gate, self._sigmoid = config.has_output_gate, by_groups(torch.sigmoid)
         self._rotary, self.window, self._grows = layer.rotary, layer.window, layer.grows_queries
-        media = config.media_rows if config.media_rows is not None and config.media_rows.in_attention else None
+        media = config.media_rows if config.media_rows is not None and config.media_rows.reach == "layer" else None
         self.qkv = SplitLinear(
             "self_attn.qkv_proj",
             config.attended_size or config.hidden_size,
