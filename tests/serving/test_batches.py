@@ -189,12 +189,22 @@ def test_a_body_that_is_no_form_is_refused(server: LiveServer, body: bytes) -> N
         assert response.status_code == 400, (kind, response.text)
 
 
+WINDOW = "completion_window: must be 1 to 9999 minutes, hours or days, such as '30m', '24h' or '7d', got "
+
+
 @pytest.mark.parametrize(
-    "changes", [{"completion_window": "0h"}, {"completion_window": "soon"}, {"endpoint": "/v1/messages"}], ids=str
+    ("changes", "message"),
+    [
+        ({"completion_window": "0h"}, f"{WINDOW}'0h'"),
+        ({"completion_window": "24h\n"}, WINDOW),
+        ({"completion_window": "soon"}, f"{WINDOW}'soon'"),
+        ({"endpoint": "/v1/messages"}, "endpoint must be"),
+    ],
+    ids=str,
 )
-def test_a_wrong_batch_is_refused(client: Client, changes: dict[str, Any]) -> None:
+def test_a_wrong_batch_is_refused(client: Client, changes: dict[str, Any], message: str) -> None:
     options: Any = {"input_file_id": client.upload(b"x"), "endpoint": CHAT, "completion_window": "24h", **changes}
-    with pytest.raises(openai.BadRequestError):
+    with pytest.raises(openai.BadRequestError, match=message):
         client.batches.create(**options)
 
 

@@ -5,10 +5,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import shlex
+import signal
 import sys
+import threading
 import time
+from collections.abc import Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from seesay.commands.arguments import engine_options, options
 from seesay.commands.command import Command
@@ -72,18 +76,49 @@ def _run(arguments: argparse.Namespace) -> int:
     set_up_logging(arguments.log_level, 200 if arguments.max_log_len is None else arguments.max_log_len)
     num_lines = count_lines(arguments.input, arguments.output)
     started_s = time.perf_counter()
+    stopped_by = 0
     with ResultFile(arguments.output) as results:
         num_earlier = results.num_results
         if num_earlier < num_lines:
             run = _run_here if arguments.base_url is None else _run_remotely
-            asyncio.run(run(arguments, results, num_lines))
+            stopped_by = _run_until_signal(run(arguments, results, num_lines))
     earlier = f", {num_earlier} of them before" if num_earlier else ""
-    print(
-        f"seesay: {results.num_good} of {num_lines} lines answered, {results.num_bad} failed{earlier}; "
-        f"{time.perf_counter() - started_s:.1f} s",
-        file=sys.stderr,
+    _say(
+        f"{results.num_good} of {num_lines} lines answered, {results.num_bad} failed{earlier}; "
+        f"{time.perf_counter() - started_s:.1f} s"
     )
+    if results.num_bad:
+        output = shlex.quote(str(arguments.output))
+        _say(f"what failed has its error in {output}: grep -v '\"status_code\":200' {output}")
+    if stopped_by:
+        _say("stopped: run the same command again to go on")
+        return 128 + stopped_by
     return int(results.num_bad > 0)
+
+
+def _say(text: str) -> None:
+    print(f"seesay: {text}", file=sys.stderr)
+
+
+def _run_until_signal(run: Coroutine[Any, Any, None]) -> int:
+    """Run to the end. Return the signal that has ended it before, SIGINT or SIGTERM, or 0."""
+    stopped_by = int(signal.SIGINT)
+
+    def stop(number: int, _: object) -> None:
+        nonlocal stopped_by
+        stopped_by = number
+        signal.raise_signal(signal.SIGINT)  # which asyncio handles
+
+    is_main = threading.current_thread() is threading.main_thread()  # others get no signals
+    before = signal.signal(signal.SIGTERM, stop) if is_main else None
+    try:
+        asyncio.run(run)
+    except KeyboardInterrupt:
+        return stopped_by
+    finally:
+        if is_main:
+            signal.signal(signal.SIGTERM, before)
+    return 0
 
 
 async def _run_here(arguments: argparse.Namespace, results: ResultFile, num_lines: int) -> None:

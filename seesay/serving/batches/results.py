@@ -17,7 +17,7 @@ import msgspec
 from seesay.errors import ConfigError
 from seesay.serving.batches.lines import BadLine, BatchLine
 
-_BEGIN = b'{"id":"batch_req_'
+_BEGINS = b'{"id":"batch_req_', b'{"id": "batch_req_'  # as written here, and by a program that has edited the file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +144,7 @@ class ResultFile:
         num_bytes = 0
         for number, result in enumerate(self._file, start=1):
             if not result.endswith(b"\n"):
-                if not result.startswith(_BEGIN[: len(result)]):
+                if not any(result.startswith(begin[: len(result)]) for begin in _BEGINS):
                     raise self._refuse(number)
                 break
             self._note(result, number)

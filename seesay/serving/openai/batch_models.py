@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, Literal, TypeVar
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, field_validator
 
+from seesay.errors import show
 from seesay.serving.errors import bad_request
 from seesay.serving.requests.fields import Metadata, StrictModel
 from seesay.serving.requests.request_model import RequestModel
 from seesay.serving.stored.batch_store import Status, StoredBatch
 from seesay.serving.stored.file_store import StoredFile
 
+_WINDOW = re.compile(r"[1-9][0-9]{0,3}[mhd]")
 MIN_LIFETIME_S, MAX_LIFETIME_S = 3600, 30 * 24 * 3600
 Item = TypeVar("Item", bound=BaseModel)
 
@@ -134,11 +137,20 @@ class BatchRequest(RequestModel):
     input_file_id: str = Field(max_length=64, description="a file with purpose 'batch'")
     endpoint: Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses"]
     completion_window: str = Field(
-        pattern=r"^[1-9][0-9]{0,3}[mhd]$",
+        json_schema_extra={"pattern": f"^{_WINDOW.pattern}$"},
         description="after this time, lines without an answer fail: minutes, hours or days, such as 24h",
     )
     metadata: Metadata | None = None
     output_expires_after: ExpiresAfter | None = None
+
+    @field_validator("completion_window")
+    @classmethod
+    def _check_window(cls, window: str) -> str:
+        if not _WINDOW.fullmatch(window):
+            raise ValueError(
+                f"must be 1 to 9999 minutes, hours or days, such as '30m', '24h' or '7d', got {show(window)}"
+            )
+        return window
 
     @property
     def window_s(self) -> int:

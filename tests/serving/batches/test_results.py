@@ -61,11 +61,13 @@ def test_each_result_is_in_the_file_at_once_and_found_again(tmp_path: Path) -> N
 def test_a_torn_result_is_removed_wherever_it_was_torn(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
     first, second = make("a"), make("b")
-    for size in range(1, len(second)):
-        path.write_bytes(first + second[:size])
+    spaced = json.dumps(json.loads(second)).encode()
+    assert spaced.startswith(b'{"id": "batch_req_')
+    for torn in [second[:size] for size in range(1, len(second))] + [spaced[:size] for size in range(1, len(spaced))]:
+        path.write_bytes(first + torn)
         write(path, (make("c"), True))
         ids = [json.loads(text)["custom_id"] for text in path.read_text().splitlines()]
-        assert ids == ["a", "c"], size
+        assert ids == ["a", "c"], torn
 
 
 @pytest.mark.parametrize("content", [b"my notes", b"my notes\n", b'{"custom_id"', b"\0\0\n", b"[1]\n"])
