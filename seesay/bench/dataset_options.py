@@ -15,7 +15,8 @@ class DatasetOptions:
     """Which requests are measured. Raises `ConfigError` for a dataset whose file is missing, or that takes none.
 
     input_len, output_len, range_ratio: of random texts: their words and tokens of answer, drawn between `range_ratio`
-        times the length and the length. fixed_output_len: the tokens of each answer, whatever the dataset says.
+        times the length and the length. prefix_len: the words before these that all random texts begin with.
+    fixed_output_len: the tokens of each answer, whatever the dataset says.
     image_size: width and height of random pictures, `num_images` of them in a request.
     image_folder: where the pictures of records are. seed: of what is drawn.
     """
@@ -26,6 +27,7 @@ class DatasetOptions:
     input_len: int = 1024
     output_len: int = 128
     range_ratio: float = 1.0
+    prefix_len: int = 0
     fixed_output_len: int | None = None
     image_size: tuple[int, int] = (1024, 1024)
     num_images: int = 1

@@ -52,11 +52,13 @@ def _draw(options: DatasetOptions) -> list[Request]:
         return rng.randint(max(1, int(most * options.range_ratio)), most)
 
     num_images = options.num_images if options.name == "random-image" else 0
+    prefix = make_text(options.prefix_len, random.Random(f"prefix {options.seed}"))
     requests = []
     for number in range(options.num_prompts):
         text, num_tokens = make_text(length(options.input_len), rng), length(options.output_len)
         num_tokens = options.fixed_output_len or num_tokens
         seeds = (options.seed * 100_003 + number * num_images + index for index in range(num_images))
+        text = f"{prefix} {text}" if prefix else text
         requests.append(Request(text, [make_picture(*options.image_size, seed) for seed in seeds], num_tokens))
     return requests
 

@@ -8,21 +8,27 @@ import io
 import json
 import multiprocessing
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
+from multiprocessing.sharedctypes import Synchronized
 from typing import Any, NamedTuple
 
 from PIL import Image
+from tqdm import tqdm
 
 from seesay.bench.event_stream import Client
 from seesay.bench.outcomes import Outcome
 from seesay.bench.workload import Request
+from seesay.errors import ConfigError
 
-PATH = "/v1/chat/completions"
+CHAT_PATH = "/chat/completions"
+PATH = f"/v1{CHAT_PATH}"
 TIMEOUT_S = 300.0
 _LEAD_S = 0.5
 """Between the moment that all clients know when to begin and that moment."""
+_BAR_S = 0.2
+"""Between two looks at how many requests have ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +42,11 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A server: its address, headers of every request, and the longest time for an answer."""
+    """A server: its address, the path of its chat completions or completions, headers of every request, and the
+    longest time for an answer."""
 
     url: str
+    path: str = PATH
     headers: Mapping[str, str] = field(default_factory=dict)
     timeout_s: float = TIMEOUT_S
 
@@ -52,16 +60,20 @@ class LoadResult(NamedTuple):
 
 
 def make_body(
-    model: str, request: Request, *, ignores_eos: bool = True, extra: Mapping[str, Any] | None = None
+    model: str,
+    request: Request,
+    *,
+    path: str = PATH,
+    ignores_eos: bool = True,
+    extra: Mapping[str, Any] | None = None,
 ) -> bytes:
-    """Return a chat completion's body. With `ignores_eos`, the answer has as many tokens as the request says, whatever
-    the model says; servers of others that know the field do the same. `extra`: more fields."""
-    text, images, num_output_tokens = request
-    parts: list[dict[str, Any]] = [{"type": "image_url", "image_url": {"url": make_url(image)}} for image in images]
+    """Return the body for a `path` of chat completions, or of completions, which take no pictures (`ConfigError`). With
+    `ignores_eos`, the answer has as many tokens as the request says, whatever the model says; servers of others that
+    know the field do the same. `extra`: more fields."""
     body = {
         "model": model,
-        "messages": [{"role": "user", "content": [*parts, {"type": "text", "text": text}] if parts else text}],
-        "max_tokens": num_output_tokens,
+        **(_make_messages(request) if path.endswith(CHAT_PATH) else _make_prompt(request)),
+        "max_tokens": request.num_output_tokens,
         "temperature": 0,
         **({"ignore_eos": True} if ignores_eos else {}),
         "stream": True,
@@ -71,6 +83,18 @@ def make_body(
     return json.dumps(body).encode()
 
 
+def _make_messages(request: Request) -> dict[str, Any]:
+    text, images, _ = request
+    parts: list[dict[str, Any]] = [{"type": "image_url", "image_url": {"url": make_url(image)}} for image in images]
+    return {"messages": [{"role": "user", "content": [*parts, {"type": "text", "text": text}] if parts else text}]}
+
+
+def _make_prompt(request: Request) -> dict[str, Any]:
+    if request.images:
+        raise ConfigError(f"--endpoint must end with {CHAT_PATH} for requests with pictures")
+    return {"prompt": request.text}
+
+
 def make_url(image: Image.Image) -> str:
     """Return a picture as a data URL of a JPEG."""
     file = io.BytesIO()
@@ -78,9 +102,12 @@ def make_url(image: Image.Image) -> str:
     return "data:image/jpeg;base64," + base64.b64encode(file.getvalue()).decode()
 
 
-async def send_all(target: Target, jobs: Sequence[Job], num_at_a_time: int, start_at: float) -> list[Outcome]:
-    """Send each request when its time has come and at most so many are running; `start_at` is of `time.monotonic`."""
-    client = Client(target.url, PATH, target.headers)
+async def send_all(
+    target: Target, jobs: Sequence[Job], num_at_a_time: int, start_at: float, on_end: Callable[[], None] = lambda: None
+) -> list[Outcome]:
+    """Send each request when its time has come and at most so many are running; `start_at` is of `time.monotonic`.
+    `on_end` is called behind each answer."""
+    client = Client(target.url, target.path, target.headers)
     places = asyncio.Semaphore(num_at_a_time)
 
     async def send(job: Job) -> Outcome:
@@ -94,6 +121,7 @@ async def send_all(target: Target, jobs: Sequence[Job], num_at_a_time: int, star
                 outcome.error = repr(error)
             outcome.ended_at = time.perf_counter()
         outcome.end()
+        on_end()
         return outcome
 
     outcomes = await asyncio.gather(*map(send, jobs))
@@ -101,25 +129,36 @@ async def send_all(target: Target, jobs: Sequence[Job], num_at_a_time: int, star
     return outcomes
 
 
-def _run_client(target: Target, jobs: Sequence[Job], num_at_a_time: int, pipe: Connection) -> None:
+def _run_client(
+    target: Target, jobs: Sequence[Job], num_at_a_time: int, pipe: Connection, num_done: Synchronized[int]
+) -> None:
     """A client process: says that it is ready, gets the moment to start, and returns what came of its requests, when
-    the last one ended, and its processor time meanwhile."""
+    the last one ended, and its processor time meanwhile. It adds each that has ended to `num_done`."""
+
+    def count() -> None:
+        with num_done.get_lock():
+            num_done.value += 1
+
     pipe.send(None)
     start_at = pipe.recv()
     cpu_s = time.process_time()
-    outcomes = asyncio.run(send_all(target, jobs, num_at_a_time, start_at))
+    outcomes = asyncio.run(send_all(target, jobs, num_at_a_time, start_at, count))
     pipe.send((outcomes, time.monotonic(), time.process_time() - cpu_s))
 
 
-def load(target: Target, jobs: Sequence[Job], num_at_a_time: int, num_clients: int) -> LoadResult:
+def load(
+    target: Target, jobs: Sequence[Job], num_at_a_time: int, num_clients: int, *, shows_progress: bool = False
+) -> LoadResult:
     """Send the requests from several processes, each with its share of them and of the places."""
     spawn = multiprocessing.get_context("spawn")
     num_clients = min(num_clients, len(jobs))
+    num_done: Synchronized[int] = spawn.Value("q", 0)
     pipes, processes = [], []
     for number in range(num_clients):
         ours, theirs = spawn.Pipe()
         own_jobs, own_places = jobs[number::num_clients], -(-num_at_a_time // num_clients)
-        processes.append(spawn.Process(target=_run_client, args=(target, own_jobs, own_places, theirs), daemon=True))
+        arguments = target, own_jobs, own_places, theirs, num_done
+        processes.append(spawn.Process(target=_run_client, args=arguments, daemon=True))
         processes[-1].start()
         theirs.close()
         pipes.append(ours)
@@ -128,7 +167,14 @@ def load(target: Target, jobs: Sequence[Job], num_at_a_time: int, num_clients: i
     start_at = time.monotonic() + _LEAD_S
     for pipe in pipes:
         pipe.send(start_at)
-    outcomes, ends, cpu_s = zip(*(pipe.recv() for pipe in pipes))
+    results = []
+    with tqdm(total=len(jobs), unit="request", disable=not shows_progress) as bar:
+        for pipe in pipes:
+            while not pipe.poll(_BAR_S):
+                bar.update(num_done.value - bar.n)
+            results.append(pipe.recv())
+        bar.update(num_done.value - bar.n)
+    outcomes, ends, cpu_s = zip(*results)
     for process in processes:
         process.join()
     return LoadResult([outcome for own in outcomes for outcome in own], max(ends) - start_at, max(cpu_s))

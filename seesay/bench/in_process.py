@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
+from typing import Any
 
 from tqdm import tqdm
 
@@ -19,24 +20,35 @@ from seesay.values import GenerationRequest, OutputDelta
 from seesay.vl.prompts.conversation_parts import parse_prompts
 
 
-def make_requests(requests: Sequence[Request]) -> list[GenerationRequest]:
-    """Return the requests for an engine. Each answer has as many tokens as its request says."""
+def make_requests(requests: Sequence[Request], sampling: Mapping[str, Any]) -> list[GenerationRequest]:
+    """Return the requests for an engine. Each answer has as many tokens as its request says.
+
+    sampling: `temperature` (0 always takes the most likely token), and `top_p` and `top_k` where they are given.
+    """
     prompts = [(text, images) if images else text for text, images, _ in requests]
-    parsed, _ = parse_prompts(prompts, [_config(request.num_output_tokens) for request in requests])
+    parsed, _ = parse_prompts(prompts, [_config(request.num_output_tokens, sampling) for request in requests])
     for request in parsed:
         if isinstance(request, RequestError):
             raise request
     return [request for request in parsed if not isinstance(request, RequestError)]
 
 
-def make_token_requests(num: int, token_ids: Sequence[int], num_output_tokens: int) -> list[GenerationRequest]:
-    """Return requests for prompts of these tokens."""
-    config = _config(num_output_tokens)
+def make_token_requests(
+    num: int, token_ids: Sequence[int], num_output_tokens: int, sampling: Mapping[str, Any]
+) -> list[GenerationRequest]:
+    """Return requests for prompts of these tokens. `sampling` is as in `make_requests`."""
+    config = _config(num_output_tokens, sampling)
     return [GenerationRequest(prompt=tuple(token_ids), gen_config=config) for _ in range(num)]
 
 
-def _config(num_tokens: int) -> GenerationConfig:
-    return GenerationConfig(do_sample=False, max_new_tokens=num_tokens, min_new_tokens=num_tokens, ignore_eos=True)
+def _config(num_tokens: int, sampling: Mapping[str, Any]) -> GenerationConfig:
+    return GenerationConfig(
+        do_sample=sampling["temperature"] > 0,
+        max_new_tokens=num_tokens,
+        min_new_tokens=num_tokens,
+        ignore_eos=True,
+        **sampling,
+    )
 
 
 async def answer_all(

@@ -59,7 +59,7 @@ class Outcome:
         self.last_at = now
 
     def read(self, data: bytes, now: float) -> None:
-        """Note an event of the stream of a chat completion."""
+        """Note an event of the stream of a chat completion or of a completion."""
         if data == b"[DONE]":
             self.is_complete = True
             return
@@ -69,7 +69,7 @@ class Outcome:
             return
         if usage := event.get("usage"):
             self.num_prompt_tokens, self.num_tokens = usage.get("prompt_tokens", 0), usage["completion_tokens"]
-        if any(_has_text(choice["delta"]) for choice in event.get("choices", ())):
+        if any(_has_text(choice.get("delta", choice)) for choice in event.get("choices", ())):
             self.note_piece(now)
 
     def end(self) -> None:
@@ -79,7 +79,7 @@ class Outcome:
 
 
 def _has_text(delta: Mapping[str, Any]) -> bool:
-    return bool(delta.get("content") or delta.get("reasoning_content") or delta.get("reasoning"))
+    return any(delta.get(name) for name in ("content", "reasoning_content", "reasoning", "text"))
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
@@ -94,11 +94,13 @@ def make_figures(
     *,
     percentiles: Sequence[float] = PERCENTILES,
     goodput_ms: Mapping[str, float] | None = None,
+    metrics: Sequence[str] = METRICS,
 ) -> dict[str, Any]:
     """Return the figures of requests that took so long together. Times are in milliseconds.
 
     ttft: to the first token. tpot: per token after it, by request. itl: between two pieces. e2el: to the end.
-    goodput_ms: the most that a request may take of any of ttft, tpot and e2el to count as good.
+    goodput_ms: the most that a request may take of any of ttft, tpot and e2el to count as good. metrics: the times that
+    are described.
     """
     good = [outcome for outcome in outcomes if outcome.error is None]
     figures: dict[str, Any] = {
@@ -109,7 +111,7 @@ def make_figures(
     }
     if goodput_ms:
         figures["request_goodput"] = sum(_is_in_time(outcome, goodput_ms) for outcome in good) / seconds
-    for name in METRICS:
+    for name in metrics:
         figures |= _describe(name, [*chain.from_iterable(_values_ms(outcome, name) for outcome in good)], percentiles)
     if errors := [outcome.error for outcome in outcomes if outcome.error is not None]:
         figures["first_error"] = errors[0]

@@ -41,6 +41,13 @@ def test_one_length_of_answers_in_place_of_random_ones() -> None:
     assert [request.text for request in fixed] == [request.text for request in load_requests(options)]
 
 
+def test_random_texts_begin_with_the_same_words() -> None:
+    plain = DatasetOptions(num_prompts=5, input_len=6, output_len=3)
+    alone, behind = load_requests(plain), load_requests(dataclasses.replace(plain, prefix_len=4))
+    (prefix,) = {" ".join(request.text.split()[:4]) for request in behind}
+    assert [request.text for request in behind] == [f"{prefix} {request.text}" for request in alone]
+
+
 def test_random_pictures_are_all_different() -> None:
     options = DatasetOptions(name="random-image", num_prompts=3, input_len=2, image_size=(30, 20), num_images=2)
     pictures = [picture for request in load_requests(options) for picture in request.images]

@@ -58,6 +58,23 @@ def test_the_median_is_the_same_under_both_names() -> None:
     assert figures["p90_ttft_ms"] == pytest.approx(7350)
 
 
+def test_only_the_wanted_times_are_described() -> None:
+    figures = make_figures([outcome(1.0, 0.1)], 1.0, metrics=("ttft", "e2el"))
+    assert {name.split("_")[1] for name in figures if name.endswith("_ms")} == {"ttft", "e2el"}
+
+
+@pytest.mark.parametrize("choice", [{"delta": {"content": "a"}}, {"delta": {"reasoning": "a"}}, {"text": "a"}], ids=str)
+def test_streams_of_chat_completions_and_completions(choice: dict[str, Any]) -> None:
+    read = Outcome("x", started_at=1.0)
+    empty = {name: {} if name == "delta" else "" for name in choice}
+    for now, event in enumerate([{"choices": [empty]}, {"choices": [choice]}, {"choices": [choice]}], start=2):
+        read.read(json.dumps(event).encode(), float(now))
+    read.read(json.dumps({"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 2}}).encode(), 5.0)
+    read.read(b"[DONE]", 5.0)
+    read.end()
+    assert read.error is None and (read.first_s, read.gaps_s, read.num_tokens) == (2.0, [1.0], 2)
+
+
 def test_an_answer_of_one_token_has_no_time_per_token() -> None:
     figures = make_figures([outcome(1.0, 0.0, 1)], 1.0)
     assert "mean_tpot_ms" not in figures and figures["mean_ttft_ms"] == pytest.approx(1000)

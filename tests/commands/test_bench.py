@@ -12,10 +12,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from live_server import LiveServer, make_settings, serve
 
+from seesay.bench.http_load import Job, Target, load, make_body
+from seesay.bench.workload import Request
 from seesay.cli import main
+from seesay.commands.arguments.advice import suggest
 from seesay.config import EngineConfig
 from seesay.engine.front.engine import AsyncEngine
 
@@ -70,6 +74,31 @@ def test_a_server_at_several_rates(server: LiveServer, tmp_path: Path, monkeypat
     assert records[0]["total_input_tokens"] > 48 and (tmp_path / "f.png").exists()
 
 
+def test_vllms_options(server: LiveServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SEESAY_API_KEY", "k")
+    words = ["bench", "serve", "--backend", "vllm", "--base-url", server.url, "--endpoint", "/v1/completions"]
+    words += ["--dataset-name", "random", "--input-len", "4", "--random-prefix-len", "30", "--output-len", "5"]
+    words += ["--num-prompts", "3", "--num-warmups", "0", "--ignore-eos", "--temperature", "0.5", "--top-k", "5"]
+    words += ["--percentile-metrics", "ttft,e2el", "--metric-percentiles", "10", "--disable-tqdm", "--save-result"]
+    folder = tmp_path / "new" / "results"
+    assert main([*words, "--result-dir", str(folder), "--result-filename", "r.json"]) == 0
+    [record] = json.loads((folder / "r.json").read_text())
+    assert record["completed"] == 3 and record["total_output_tokens"] == 15 and record["total_input_tokens"] > 100
+    assert record["endpoint"] == "/v1/completions" and (record["temperature"], record["top_k"]) == (0.5, 5)
+    assert record["p10_ttft_ms"] > 0 and "p10_e2el_ms" in record and "mean_itl_ms" not in record
+    assert main([*words, "--result-dir", str(folder)]) == 0
+    (named,) = folder.glob("vllm-infqps-*.json")
+    assert json.loads(named.read_text())[0]["completed"] == 3
+
+
+def test_progress_of_several_clients(server: LiveServer, capsys: pytest.CaptureFixture[str]) -> None:
+    target = Target(url=server.url, headers={"Authorization": "Bearer k"})
+    model = httpx.get(f"{server.url}/v1/models", headers=target.headers).json()["data"][0]["id"]
+    jobs = [Job(0.0, "x", make_body(model, Request("hello", [], 3))) for _ in range(5)]
+    result = load(target, jobs, 2, 2, shows_progress=True)
+    assert not any(outcome.error for outcome in result.outcomes) and "5/5" in capsys.readouterr().err
+
+
 def test_requests_that_fail_are_in_the_status(server: LiveServer, tmp_path: Path) -> None:
     words = ["--base-url", server.url, "--api-key", "wrong", "--model", "tiny", "--num-prompts", "2", "--warmup", "0"]
     path = tmp_path / "f.json"
@@ -89,6 +118,9 @@ def test_requests_that_fail_are_in_the_status(server: LiveServer, tmp_path: Path
         ("serve --dataset-name sharegpt", "--dataset-path is required"),  # no server is there
         ("serve --dataset-name random --dataset-path x", "--dataset-name random draws its requests"),
         ("throughput x.json seesay-demo --dataset-name random", "reads no file, got x.json"),
+        ("serve --model m --json f.json --save-result", "--output-file and --save-result are the same"),
+        ("serve --model m --result-dir /dev/null/x", "cannot make '/dev/null/x': Not a directory"),
+        ("serve --temperature 0 --top-p 0.5", "--top-p and --top-k choose among several tokens"),
         ("serve --json /no/such/folder/f.json", "cannot write '/no/such/folder/f.json': No such file"),
         ("throughput /no/model --csv /", "cannot write '/': Is a directory"),
         ("latency /no/model --csv /no/such/f.csv", "cannot write '/no/such/f.csv'"),
@@ -130,6 +162,29 @@ def test_options_that_cannot_be_read(option: str, capsys: pytest.CaptureFixture[
     assert option.split()[0] in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("throughput x.json m --cancel-rate 0.1", "'--cancel-rate': every answer is measured to its end"),
+        ("serve --multi", "'--multi': give all rates to --request-rate"),
+        ("serve --ignore-eos --disable-ignore-eos", "not allowed with argument --ignore-eos"),
+        ("serve --endpoint /v1/embeddings", "must end with /chat/completions or /completions"),
+        ("serve --percentile-metrics ttfb", "must be of ttft, tpot, itl, e2el"),
+    ],
+)
+def test_options_of_others_that_mean_nothing_here(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["bench", *words.split()])
+    assert message in capsys.readouterr().err
+
+
+def test_the_opposite_of_an_option_is_not_suggested() -> None:
+    known = ["--disable-ignore-eos", "--no-thinking", "--thinking"]
+    assert suggest("--ignore-eos", known) == "" and suggest("--disable-thinking", ["--thinking"]) == ""
+    assert "'--disable-ignore-eos'" in suggest("--disabel-ignore-eos", known)
+    assert "'--no-thinking'" in suggest("--no-thinkin", known) and "'--thinking'" in suggest("--thinkin", known)
+
+
 def test_lmdeploys_script_takes_its_arguments(tmp_path: Path) -> None:
     question, answer = "what is in the picture?", "a b c d e f"
     records = [{"conversations": [{"from": "human", "value": question}, {"from": "gpt", "value": answer}]}]
@@ -138,6 +193,7 @@ def test_lmdeploys_script_takes_its_arguments(tmp_path: Path) -> None:
     script = str(ROOT / "benchmarks" / "profile_throughput.py")
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     command = [sys.executable, script, str(dataset), "seesay-demo", "-n", "2", "--csv", str(tmp_path / "f.csv"), *SMALL]
+    command += ["--top-p", "0.8", "-temp", "0.8", "--top-k", "1", "--disable-tqdm"]
     done = subprocess.run(
         command, check=False, capture_output=True, text=True, timeout=300, env={**os.environ, "PYTHONPATH": path}
     )

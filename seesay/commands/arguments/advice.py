@@ -32,6 +32,7 @@ _OPTION = re.compile(
     r"\b(?:[A-Z]\w+(?:Config|Limits|Settings)\.([a-z_]+)|([a-z]+(?:_[a-z]+)+))\b|^([a-z]+)(?= must |=)"
 )
 _SWITCHED_ON = re.compile(r"(--[\w-]+)=True\b(?: \(\1\))?")
+_NEGATION = re.compile("^--(?:no|disable)-")
 _ADVICE = re.compile(r",? or raise MediaLimits\.\w+")
 
 
@@ -59,9 +60,21 @@ def adapt(message: str, parser: argparse.ArgumentParser | None) -> str:
 
 def suggest(word: str, known: Iterable[str]) -> str:
     """Return ': did you mean …?' with the known word nearest to `word`, or '' if none is near: one that is spelled
-    alike, or has it as a part."""
-    words = list(known)
+    alike, or has it as a part. An option that switches off what `word` switches on, or the other way round, is none."""
+    words = [name for name in known if not _is_opposite(name, word)]
     near = difflib.get_close_matches(word, words, n=1, cutoff=0.7) or [
         name for name in words if word in name.split("_")
     ]
     return f": did you mean {near[0]!r}?" if near else ""
+
+
+def _is_opposite(option: str, word: str) -> bool:
+    """Return whether one of the two is the other with `--no-` or `--disable-` in front, nearly."""
+    stem, other = _NEGATION.sub("--", option), _NEGATION.sub("--", word)
+    if (stem == option) == (other == word):
+        return False
+
+    def likeness(left: str, right: str) -> float:
+        return difflib.SequenceMatcher(None, left, right).ratio()
+
+    return likeness(stem, other) >= likeness(option, word)

@@ -23,6 +23,22 @@ _ELSEWHERE = {
     ("", "serve_api"): "use `seesay serve api_server MODEL`",
     ("serve", "triton_client"): "use `seesay serve api_client URL` with a `seesay serve api_server`",
 }
+_REFUSED = {
+    "bench": {
+        "--cancel-rate": "every answer is measured to its end",
+        "--disable-stream": "times to the first token are those of a stream",
+        "--no-stream-output": "times to the first token are those of a stream",
+        "--max-prefill-iters": "a step has --max-prefill-token-num tokens of prompts at most",
+        "--num-tokens-per-iter": "a step has --max-prefill-token-num tokens of prompts at most",
+        "--multi": "give all rates to --request-rate, such as 2,4,8",
+        "--request-rate-range": "give all rates to --request-rate, such as 2,4,8",
+        "--served-model-name": "give the name that the server knows to --model, and a folder to --tokenizer",
+        "--skip-detokenize": "tokens are made and read as a server does",
+        "--skip-tokenize": "tokens are made and read as a server does",
+        "--use-uvloop": "the engine's loop has its own thread, which no event loop slows down",
+    }
+}
+"""Options of LMDeploy's and vLLM's benchmarks that mean nothing here, by the first word of the command, and why."""
 _BACKENDS = ("torch", "pytorch", "turbomind")
 
 
@@ -76,6 +92,9 @@ class Parser(argparse.ArgumentParser):
 
     def _describe_unknown(self, name: str, command: argparse.ArgumentParser) -> str:
         """Return an unknown option with advice: a similar one, or a command that has it."""
+        reasons = _REFUSED.get(" ".join(command.prog.split()[1:2]), {})
+        if name in reasons:
+            return f"{name!r}: {reasons[name]}"
         others = [other.prog for other in _walk(self) if name in other._option_string_actions]
         hint = suggest(name, command._option_string_actions)
         if not hint:

@@ -39,6 +39,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         "-w", "--warmup-round", type=options.whole(0), default=1, metavar="N", help="times before that (default: 1)"
     )
     group.add_argument("--seed", type=options.whole(0), default=0, metavar="N", help="of the prompts (default: 0)")
+    bench_options.add_sampling_options(parser)
     bench_options.add_result_options(parser)
     engine_options.add_engine_options(parser)
     options.add_log_options(parser, default="WARNING")
@@ -50,10 +51,11 @@ def _run(arguments: argparse.Namespace) -> int:
             "--completion-tokens must have a length for each of --prompt-tokens, "
             f"got {len(arguments.completion_tokens)} for {len(arguments.prompt_tokens)}"
         )
+    sampling = bench_options.read_sampling(arguments)
     bench_options.check_result_files(arguments)
     with open_engine(arguments) as engine:
         records = [
-            asyncio.run(_measure(arguments, engine, concurrency, num_prompt, num_answer))
+            asyncio.run(_measure(arguments, engine, sampling, concurrency, num_prompt, num_answer))
             for concurrency in arguments.concurrency
             for num_prompt, num_answer in zip(arguments.prompt_tokens, arguments.completion_tokens)
         ]
@@ -61,7 +63,12 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 async def _measure(
-    arguments: argparse.Namespace, engine: AsyncEngine, concurrency: int, num_prompt: int, num_answer: int
+    arguments: argparse.Namespace,
+    engine: AsyncEngine,
+    sampling: dict[str, float],
+    concurrency: int,
+    num_prompt: int,
+    num_answer: int,
 ) -> dict[str, Any]:
     from seesay.bench.in_process import answer_all, make_token_requests
     from seesay.bench.outcomes import make_figures
@@ -71,7 +78,7 @@ async def _measure(
     def make_round() -> list[Any]:
         """Prompts that no cache has."""
         drawn = ([draw.randrange(min(1000, engine.vocab_size)) for _ in range(num_prompt)] for _ in range(concurrency))
-        return [request for ids in drawn for request in make_token_requests(1, ids, num_answer)]
+        return [request for ids in drawn for request in make_token_requests(1, ids, num_answer, sampling)]
 
     for _ in range(arguments.warmup_round):
         await answer_all(engine, make_round(), num_at_once=concurrency)
@@ -79,8 +86,7 @@ async def _measure(
     figures = make_figures(
         [outcome for outcomes, _ in rounds for outcome in outcomes],
         sum(seconds for _, seconds in rounds),
-        percentiles=arguments.percentiles,
-        goodput_ms=dict(arguments.goodput),
+        **bench_options.read_figure_options(arguments),
     )
     return {
         "label": f"{concurrency} x {num_prompt} in, {num_answer} out",
@@ -90,6 +96,7 @@ async def _measure(
         "concurrency": concurrency,
         "prompt_tokens": num_prompt,
         "completion_tokens": num_answer,
+        **sampling,
         **figures,
     }
 

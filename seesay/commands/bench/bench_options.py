@@ -34,7 +34,12 @@ def add_dataset_options(parser: argparse.ArgumentParser, *, num_prompts: int) ->
         "-n", "--num-prompts", type=options.whole(1), default=num_prompts, metavar="N", help=f"default: {num_prompts}"
     )
     group.add_argument(
-        "--random-input-len", type=options.whole(1), default=1024, metavar="N", help="words of a text (default: 1024)"
+        "--random-input-len",
+        "--input-len",
+        type=options.whole(1),
+        default=1024,
+        metavar="N",
+        help="words of a text (default: 1024)",
     )
     group.add_argument(
         "--random-output-len",
@@ -49,6 +54,13 @@ def add_dataset_options(parser: argparse.ArgumentParser, *, num_prompts: int) ->
         default=1.0,
         metavar="R",
         help="draw lengths between R times these and these (default: 1)",
+    )
+    group.add_argument(
+        "--random-prefix-len",
+        type=options.whole(0),
+        default=0,
+        metavar="N",
+        help="words that all random texts begin with, before those (default: 0)",
     )
     group.add_argument(
         "--output-len",
@@ -75,6 +87,7 @@ def read_dataset_options(arguments: argparse.Namespace) -> DatasetOptions:
         input_len=arguments.random_input_len,
         output_len=arguments.random_output_len,
         range_ratio=arguments.random_range_ratio,
+        prefix_len=arguments.random_prefix_len,
         fixed_output_len=arguments.output_len,
         image_size=arguments.image_size,
         num_images=arguments.images_per_request,
@@ -83,18 +96,57 @@ def read_dataset_options(arguments: argparse.Namespace) -> DatasetOptions:
     )
 
 
+def add_sampling_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of how tokens are chosen."""
+    group = parser.add_argument_group("answers")
+    group.add_argument(
+        "-temp",
+        "--temperature",
+        type=options.number,
+        metavar="T",
+        help="0 always takes the most likely token (default: 0, and 1 with --top-p or --top-k)",
+    )
+    group.add_argument(
+        "--top-p", type=options.number, metavar="P", help="sample from the most likely tokens up to this probability"
+    )
+    group.add_argument(
+        "--top-k", type=options.whole(0), metavar="K", help="sample from this many most likely tokens; 0 is all"
+    )
+
+
+def read_sampling(arguments: argparse.Namespace) -> dict[str, float]:
+    """Return `temperature`, and `top_p` and `top_k` where they are given: as fields of a request, or of
+    `GenerationConfig`."""
+    given = {name: value for name in ("top_p", "top_k") if (value := getattr(arguments, name)) is not None}
+    temperature = arguments.temperature if arguments.temperature is not None else float(bool(given))
+    if given and temperature == 0:
+        raise ConfigError(
+            "--top-p and --top-k choose among several tokens: give --temperature above 0, or leave it out"
+        )
+    return {"temperature": temperature, **given}
+
+
 def add_result_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of where the figures go."""
     group = parser.add_argument_group("results")
-    group.add_argument("--output-file", "--json", type=Path, metavar="FILE", help="write the figures as JSON")
+    group.add_argument(
+        "--output-file", "--json", "--output-json", type=Path, metavar="FILE", help="write the figures as JSON"
+    )
     group.add_argument("--csv", type=Path, metavar="FILE", help="write them as CSV, with LMDeploy's columns first")
     add_plot_option(group)
     group.add_argument(
         "--percentiles",
+        "--metric-percentiles",
         type=_percentiles,
         default=(50.0, 75.0, 90.0, 95.0, 99.0),
         metavar="P,…",
         help="percentiles of the times, beside 50, 75, 95 and 99 (default: 90)",
+    )
+    group.add_argument(
+        "--percentile-metrics",
+        type=_metrics,
+        metavar="METRIC,…",
+        help="the times that are reported (default: ttft,tpot,itl,e2el)",
     )
     group.add_argument(
         "--goodput",
@@ -104,6 +156,12 @@ def add_result_options(parser: argparse.ArgumentParser) -> None:
         metavar="METRIC:MS",
         help="count requests that keep these limits, of ttft, tpot and e2el: --goodput ttft:2000 tpot:50",
     )
+
+
+def read_figure_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments of `make_figures`."""
+    metrics = {} if arguments.percentile_metrics is None else {"metrics": arguments.percentile_metrics}
+    return {"percentiles": arguments.percentiles, "goodput_ms": dict(arguments.goodput), **metrics}
 
 
 def check_result_files(arguments: argparse.Namespace) -> None:
@@ -155,6 +213,15 @@ def _percentiles(text: str) -> tuple[float, ...]:
     if not all(0 <= value <= 100 for value in values):
         raise argparse.ArgumentTypeError(f"must be numbers from 0 to 100, got {text!r}")
     return tuple(sorted({*values, *_OF_CSV}))
+
+
+def _metrics(text: str) -> tuple[str, ...]:
+    from seesay.bench.outcomes import METRICS
+
+    names = [name.strip() for name in text.split(",")]
+    if not {*names} <= {*METRICS}:
+        raise argparse.ArgumentTypeError(f"must be of {', '.join(METRICS)}, with commas between, got {text!r}")
+    return tuple(name for name in METRICS if name in names)
 
 
 def _limit(text: str) -> tuple[str, float]:

@@ -34,7 +34,9 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-c", "--concurrency", type=options.whole(1), default=256, metavar="N", help="requests at a time (default: 256)"
     )
+    parser.add_argument("--disable-tqdm", action="store_true", help="show no progress bar")
     bench_options.add_dataset_options(parser, num_prompts=1000)
+    bench_options.add_sampling_options(parser)
     bench_options.add_result_options(parser)
     engine_options.add_engine_options(parser)
     options.add_log_options(parser, default="WARNING")
@@ -52,9 +54,10 @@ def _read_words(arguments: argparse.Namespace) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     _read_words(arguments)
     dataset = bench_options.read_dataset_options(arguments)
+    sampling = bench_options.read_sampling(arguments)
     bench_options.check_result_files(arguments)
     with open_engine(arguments) as engine:
-        record = asyncio.run(_measure(arguments, engine, dataset))
+        record = asyncio.run(_measure(arguments, engine, dataset, sampling))
     return bench_options.write_results(arguments, arguments.model_path, [record])
 
 
@@ -72,7 +75,9 @@ def open_engine(arguments: argparse.Namespace) -> AsyncEngine:
     )
 
 
-async def _measure(arguments: argparse.Namespace, engine: AsyncEngine, dataset: DatasetOptions) -> dict[str, Any]:
+async def _measure(
+    arguments: argparse.Namespace, engine: AsyncEngine, dataset: DatasetOptions, sampling: dict[str, float]
+) -> dict[str, Any]:
     from seesay.bench.datasets import load_requests
     from seesay.bench.in_process import answer_all, make_requests
     from seesay.bench.outcomes import make_figures
@@ -80,18 +85,22 @@ async def _measure(arguments: argparse.Namespace, engine: AsyncEngine, dataset: 
     def count_tokens(text: str) -> int:
         return len(engine.tokenize_text(text, add_special_tokens=False))
 
-    requests = make_requests(load_requests(dataset, count_tokens))
+    requests = make_requests(load_requests(dataset, count_tokens), sampling)
     await answer_all(engine, requests[:1], num_at_once=1)  # the first request pays for what is set up lazily
     outcomes, seconds = await answer_all(
-        engine, requests, num_at_once=arguments.concurrency, shows_progress=sys.stderr.isatty()
+        engine,
+        requests,
+        num_at_once=arguments.concurrency,
+        shows_progress=sys.stderr.isatty() and not arguments.disable_tqdm,
     )
-    figures = make_figures(outcomes, seconds, percentiles=arguments.percentiles, goodput_ms=dict(arguments.goodput))
+    figures = make_figures(outcomes, seconds, **bench_options.read_figure_options(arguments))
     return {
         "label": f"{arguments.concurrency} at a time",
         "backend": "engine",
         "model": arguments.model_path,
         "device": engine.core.facts.device,
         "dataset": dataset.name,
+        **sampling,
         "concurrency": arguments.concurrency,
         **figures,
     }
