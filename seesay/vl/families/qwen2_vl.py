@@ -16,7 +16,7 @@ class Qwen2VL(DynamicResolutionFamily):
     """Time steps of a video are one position apart, whatever their duration. jina-reranker-m0 has layers for scores
     besides, which `vl/reranking.py` reads."""
 
-    weights = replace(DynamicResolutionFamily.weights, ignored=("score.",))
+    weights = replace(DynamicResolutionFamily.weights, ignored=("score.0.", "score.2."))
     architectures = ("Qwen2VLForConditionalGeneration",)
     published: ClassVar[tuple[Published, ...]] = (
         Published(
