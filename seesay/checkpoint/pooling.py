@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping
 from typing import Literal
 
 from seesay.checkpoint.checkpoint import Checkpoint
+from seesay.checkpoint.files import read_text
+from seesay.errors import CheckpointError
 
 logger = logging.getLogger("seesay")
 
 POOLING_FILE = "1_Pooling/config.json"
+MODULES_FILE = "modules.json"
 _MODES: Mapping[str, Literal["mean", "last"]] = {
     "mean": "mean",
     "lasttoken": "last",
@@ -43,3 +47,17 @@ def _list_modes(config: Mapping[str, object]) -> list[str]:
     if mode is not None:
         return [str(mode)]
     return [name for name, value in config.items() if name.startswith("pooling_mode_") and value is True]
+
+
+def scales_embeddings(checkpoint: Checkpoint) -> bool:
+    """Return whether the folder's embeddings are scaled to length 1. Raises `CheckpointError` for a file that is not
+    valid JSON."""
+    file = checkpoint.path / MODULES_FILE
+    try:
+        modules = json.loads(read_text(file))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{file}: not valid JSON: {error}") from None
+    entries = modules if isinstance(modules, list) else []
+    return any(isinstance(entry, dict) and str(entry.get("type")).endswith(".Normalize") for entry in entries)

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from seesay.checkpoint import Checkpoint, NoWeightsError
-from seesay.checkpoint.pooling import read_pooling
+from seesay.checkpoint.embedders import find_embedder
+from seesay.checkpoint.pooling import read_pooling, scales_embeddings
 from seesay.grammars.token_table import load_token_table
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.vl.modules.module_family import ModuleDecoderFamily, find_backbone
@@ -43,7 +44,15 @@ class OpenedModel:
     @property
     def pooling(self) -> Pooling:
         """What an embedding is, where a request does not say: as the folder says, or the family."""
-        return read_pooling(self.checkpoint) or self.family.pooling
+        found = read_pooling(self.checkpoint)
+        if found is None and find_embedder(self.checkpoint) is not None:
+            return "last"
+        return found or self.family.pooling
+
+    @property
+    def normalizes(self) -> bool:
+        """Whether embeddings have length 1, where a request does not say: as the folder says."""
+        return find_embedder(self.checkpoint) is not None or scales_embeddings(self.checkpoint)
 
     def embedding_size(self, pooling: Pooling) -> int:
         """Size of an embedding, or of each of its vectors."""

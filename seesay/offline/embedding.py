@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from seesay.engine.front.embedding import check_dimensions, shape_embedding
+from seesay.engine.front.embedding import check_dimensions, choose_scaling, shape_embedding
 from seesay.engine.front.request_batch import RequestBatch
 from seesay.errors import ConfigError, RequestError
 from seesay.offline.call import Call
@@ -17,6 +17,7 @@ from seesay.offline.call import Call
 if TYPE_CHECKING:
     from seesay.engine.front.engine import AsyncEngine
     from seesay.values import GenerationRequest, Pooling
+    from seesay.vl.embedding_prompts import EmbeddingPrompt
 
 
 def embed_prompts(
@@ -26,22 +27,37 @@ def embed_prompts(
     pooling: Pooling | None,
     dimensions: int | None,
     normalize: bool | None,
-    do_preprocess: bool,
+    instruction: str | None,
+    do_preprocess: bool | None,
     arguments: Mapping[str, object],
 ) -> Any:
     """Return the embedding of a prompt, or of each of a list of prompts: see `Pipeline.embed`."""
     _check_options(pooling, dimensions, normalize)
+    own = _find_prompt(engine, instruction, do_preprocess)
     pooling = pooling or engine.pooling
     if dimensions is not None:
         check_dimensions(dimensions, engine.embedding_size(pooling))
-    requests, is_list = Call.parse(prompts, None, do_preprocess, None, arguments, "embed")
-    found = _embed(engine, [_pooled(request, pooling) for request in requests])
-    vectors = [shape_embedding(vector, dimensions=dimensions, normalize=normalize) for vector in found]
+    requests, is_list = Call.parse(prompts, None, bool(do_preprocess or own), None, arguments, "embed")
+    found = _embed(engine, [_as_pooled(request, pooling, own, instruction) for request in requests])
+    scaling = choose_scaling(normalize, engine.normalizes_embeddings)
+    vectors = [shape_embedding(vector, dimensions=dimensions, normalize=scaling) for vector in found]
     if not is_list:
         return vectors[0]
     if pooling == "tokens":
         return vectors
     return np.stack(vectors) if vectors else np.empty((0, 0), np.float32)
+
+
+def _find_prompt(engine: AsyncEngine, instruction: str | None, do_preprocess: bool | None) -> EmbeddingPrompt | None:
+    """Return the model's own prompt, where raw text is not asked for. Raises `ConfigError` for an instruction that no
+    prompt takes."""
+    own = None if do_preprocess is False else engine.embedding_prompt
+    if instruction is not None and not isinstance(instruction, str):
+        raise ConfigError(f"instruction must be a text or None, got {instruction!r:.80}")
+    if instruction is not None and own is None:
+        why = "raw text has none" if engine.embedding_prompt else "this model has no prompt of its own for embeddings"
+        raise ConfigError(f"instruction={instruction!r:.80} is not supported: {why}; write it into the prompt")
+    return own
 
 
 def _check_options(pooling: object, dimensions: object, normalize: object) -> None:
@@ -53,10 +69,13 @@ def _check_options(pooling: object, dimensions: object, normalize: object) -> No
         raise ConfigError(f"dimensions must be a positive integer, got {dimensions!r}")
 
 
-def _pooled(request: GenerationRequest | RequestError, pooling: Pooling) -> GenerationRequest:
+def _as_pooled(
+    request: GenerationRequest | RequestError, pooling: Pooling, own: EmbeddingPrompt | None, instruction: str | None
+) -> GenerationRequest:
     if isinstance(request, RequestError):
         raise request
-    return replace(request, pooling=pooling)
+    pooled = replace(request, pooling=pooling)
+    return pooled if own is None else own.fill(pooled, instruction)
 
 
 def _embed(engine: AsyncEngine, requests: Sequence[GenerationRequest]) -> list[Any]:

@@ -405,7 +405,8 @@ class Pipeline:
         pooling: Literal["mean", "last"],
         dimensions: int | None = None,
         normalize: bool | None = None,
-        do_preprocess: bool = False,
+        instruction: str | None = None,
+        do_preprocess: bool | None = None,
         **kwargs: object,
     ) -> npt.NDArray[np.float32]: ...
 
@@ -417,7 +418,8 @@ class Pipeline:
         pooling: Pooling | None = None,
         dimensions: int | None = None,
         normalize: bool | None = None,
-        do_preprocess: bool = False,
+        instruction: str | None = None,
+        do_preprocess: bool | None = None,
         **kwargs: object,
     ) -> Any: ...
 
@@ -428,7 +430,8 @@ class Pipeline:
         pooling: Pooling | None = None,
         dimensions: int | None = None,
         normalize: bool | None = None,
-        do_preprocess: bool = False,
+        instruction: str | None = None,
+        do_preprocess: bool | None = None,
         **kwargs: object,
     ) -> Any:
         """Return the embedding of a prompt, float32 [hidden], or of each of a list of prompts, float32 [n, hidden].
@@ -437,8 +440,10 @@ class Pipeline:
             'tokens': float32 [tokens, size], a vector for each position, and a list of these for several prompts.
             By default as the model was trained, or the mean.
         dimensions: return so many of the first dimensions only. normalize: scale to length 1; by default, if
-            `dimensions` are given, and with 'tokens'.
+            `dimensions` are given, with 'tokens', and where the model's folder says so.
+        instruction: what the embedding is for, in the words of a task, for models with a prompt of their own.
         do_preprocess: apply the chat template, as pictures and conversations need it. Without it, a prompt is raw text.
+            By default the model's own prompt for embeddings (GME, Qwen3-VL-Embedding), or none.
         kwargs: as in `infer`, for prompts with a chat template.
 
         Raises RequestError for the first prompt that cannot be embedded.
@@ -449,6 +454,7 @@ class Pipeline:
             pooling=pooling,
             dimensions=dimensions,
             normalize=normalize,
+            instruction=instruction,
             do_preprocess=do_preprocess,
             arguments=kwargs,
         )

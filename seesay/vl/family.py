@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from seesay.checkpoint import Checkpoint, ConvertedConfig, read_as_known
+from seesay.checkpoint.embedders import find_embedder
 from seesay.errors import CheckpointError, ErrorCode, RequestError
 from seesay.llm.models.configs.expert_kinds import find_stacked_experts
 from seesay.processors.media.host_chain import run_chains
@@ -260,6 +261,7 @@ class Family(ABC):
         config, text_config = self.checkpoint.model_config, self.checkpoint.text_config
         names = {self.weights.decoder_name(name) for name in self.checkpoint.tensor_names()}
         is_tied = any(getattr(each, "tie_word_embeddings", False) for each in (config, text_config))
+        is_tied = is_tied or find_embedder(self.checkpoint) is not None  # those without an output layer need none
         return Backbone(
             text_config=text_config,
             decoder_name=self.weights.decoder_name,

@@ -20,6 +20,7 @@ from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import MediaPart, Message, TextPart
+from seesay.vl.chatml import ANSWER, TURNS
 
 Parts = Sequence[TextPart | MediaPart]
 
@@ -29,16 +30,6 @@ _SYSTEM = (
     "Judge whether the Document meets the requirements based on the Query and the Instruct provided. "
     'Note that the answer can only be "yes" or "no".'
 )
-_TEMPLATE = (
-    "{%- for message in messages %}{{ '<|im_start|>' + message.role + '\n' }}"
-    "{%- if message.content is string %}{{ message.content }}{%- else %}{%- for part in message.content %}"
-    "{%- if part.type == 'text' %}{{ part.text }}"
-    "{%- elif part.type == 'video' %}{{ '<|vision_start|><|video_pad|><|vision_end|>' }}"
-    "{%- else %}{{ '<|vision_start|><|image_pad|><|vision_end|>' }}{%- endif %}{%- endfor %}{%- endif %}"
-    "{{ '<|im_end|>\n' }}{%- endfor %}{{ '<|im_start|>assistant\n' }}"
-)
-
-
 _BARE_TEMPLATE = (
     "{%- for message in messages %}{%- if message.content is string %}{{ message.content }}{%- else %}"
     "{%- for part in message.content %}{%- if part.type == 'text' %}{{ part.text }}"
@@ -108,7 +99,7 @@ class WordReranker:
 
     @property
     def template(self) -> str:
-        return f"{_TEMPLATE}{{{{ {self.form.ending!r} }}}}"
+        return f"{TURNS}{ANSWER}{{{{ {self.form.ending!r} }}}}"
 
     def make_prompt(self, query: Parts, document: Parts, instruction: str | None = None) -> tuple[Message, ...]:
         task = TextPart(text=f"<Instruct>: {instruction or self.form.instruction}{self.form.before_query}")

@@ -25,8 +25,8 @@ from seesay.vl.families.qwen2_vl import Qwen2VL
 from seesay.vl.registry import list_families
 from seesay.vl.text_family import TextFamily
 
-COMPARED_ALONE = {"DeepseekOCR2ForCausalLM", "JinaVLForRanking"}
-"""Layouts that tests/vl/test_deepseek_ocr.py and test_rerankers.py compare."""
+COMPARED_ALONE = {"DeepseekOCR2ForCausalLM", "GmeQwen2VL", "JinaVLForRanking"}
+"""Layouts that tests/vl/test_deepseek_ocr.py, test_embedders.py and test_rerankers.py compare."""
 
 
 def test_every_architecture_of_the_registry_has_a_checkpoint() -> None:

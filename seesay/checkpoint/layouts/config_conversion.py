@@ -106,15 +106,15 @@ def _read_kimi_k2(config: Mapping[str, object]) -> ConvertedConfig:
 
 ConfigReader = Callable[[Mapping[str, Any]], ConvertedConfig]
 """Returns the stand-in for a config.json. Raises `CheckpointError` naming what cannot be read."""
+_QWEN2_VL = "Qwen2VLForConditionalGeneration"
 _BY_ARCHITECTURE: Mapping[str, ConfigReader] = {
     "CogVLMForCausalLM": lambda config: ConvertedConfig(config=read_cogvlm(config)),
     FIRST: lambda config: ConvertedConfig(config=read_deepseek_ocr(config, FIRST)),
     SECOND: lambda config: ConvertedConfig(config=read_deepseek_ocr(config, SECOND)),
     "InternLMXComposer2ForCausalLM": _read_xcomposer2,
     "InternVLChatModel": _read_internvl_chat,
-    "JinaVLForRanking": lambda config: ConvertedConfig(
-        config={**config, "architectures": ["Qwen2VLForConditionalGeneration"]}
-    ),
+    "GmeQwen2VL": lambda config: ConvertedConfig(config={**config, "architectures": [_QWEN2_VL]}),
+    "JinaVLForRanking": lambda config: ConvertedConfig(config={**config, "architectures": [_QWEN2_VL]}),
     "LlavaLlamaForCausalLM": _read_llava,
     "LlavaMistralForCausalLM": _read_llava,
     "LlavaQwenForCausalLM": _read_llava,
@@ -154,8 +154,9 @@ _LLAVA = (
 )
 ORIGINALS: Mapping[str, tuple[str, ...]] = {
     SECOND: (READ_AS,),
+    "GmeQwen2VL": (_QWEN2_VL,),
     "InternVLChatModel": ("InternVLForConditionalGeneration",),
-    "JinaVLForRanking": ("Qwen2VLForConditionalGeneration",),
+    "JinaVLForRanking": (_QWEN2_VL,),
     "LlavaLlamaForCausalLM": _LLAVA,
     "LlavaMistralForCausalLM": _LLAVA,
     "LlavaQwenForCausalLM": _LLAVA,

@@ -32,6 +32,12 @@ def check_vectors(num_tokens: int, size: int) -> None:
         )
 
 
+def choose_scaling(asked: bool | None, by_default: bool) -> bool | None:
+    """Return whether embeddings are scaled to length 1: as asked, or as the model's folder says (`by_default`); None:
+    as `shape_embedding` does by default."""
+    return True if asked is None and by_default else asked
+
+
 def shape_embedding(
     pooled: npt.ArrayLike, *, dimensions: int | None = None, normalize: bool | None = None
 ) -> npt.NDArray[np.float32]:

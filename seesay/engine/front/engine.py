@@ -74,6 +74,7 @@ from seesay.system.python import python_command
 from seesay.templates import ChatTemplate, as_template, choose_template
 from seesay.templates.parsers.choose import AnswerFormat
 from seesay.values import EngineStats, GenerationRequest, OutputDelta
+from seesay.vl.embedding_prompts import find_embedding_prompt
 from seesay.vl.prompts.conversation_parts import parse_prompts
 from seesay.vl.reranking import find_reranker
 
@@ -210,7 +211,9 @@ class AsyncEngine:
         self.family = model.family
         self.vocab_size = model.vocab_size
         self.reranker = find_reranker(model.checkpoint, model.tokenizer, str(self.model_path))
+        self.embedding_prompt = find_embedding_prompt(model.checkpoint)
         self.embedding_size, self.pooling = model.embedding_size, model.pooling
+        self.normalizes_embeddings = model.normalizes
         self.core = core
         self.family.resizes_on_device = core.facts.resizes_on_device
         self._grammars = GrammarTrials(

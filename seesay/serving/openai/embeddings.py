@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -13,29 +13,28 @@ from pydantic import Field, SkipValidation, model_validator
 from starlette.responses import JSONResponse, Response
 
 from seesay.config import GenerationConfig
-from seesay.engine.front.embedding import check_dimensions, shape_embedding
-from seesay.errors import RequestError, show
+from seesay.engine.front.embedding import check_dimensions, choose_scaling, shape_embedding
+from seesay.errors import RequestError
 from seesay.serving.errors import ApiError, bad_request
 from seesay.serving.http.bodies import make_api_router, off_loop
 from seesay.serving.openai.answer_models import AnswerModel, SeesayDetails
-from seesay.serving.openai.completions import count_prompts, name_prompts, read_prompts
-from seesay.serving.openai.message_parts import ChatMessages, Content
+from seesay.serving.openai.completions import count_prompts, read_prompts
+from seesay.serving.openai.embedding_inputs import MAX_INPUTS, Inputs, name_inputs, read_turns
+from seesay.serving.openai.message_parts import ChatMessages
 from seesay.serving.openai.protocol import RESERVED_TEMPLATE_NAMES
-from seesay.serving.openai.vectors import VectorRoom, find_pooling
+from seesay.serving.openai.vectors import TaskFields, VectorRoom, find_pooling, use_own_prompt
 from seesay.serving.openai.wire import make_details, wants_timings
 from seesay.serving.requests.caller import caller_of
-from seesay.serving.requests.content import read_messages, read_parts
-from seesay.serving.requests.fields import Prompts, exactly_one
+from seesay.serving.requests.content import read_messages
+from seesay.serving.requests.fields import exactly_one
 from seesay.serving.requests.request_model import Refused
-from seesay.serving.requests.shared_fields import TextFields
 from seesay.serving.requests.state import ServerState
 from seesay.serving.requests.submission import Tally
-from seesay.values import GenerationRequest, MediaPart, Pooling
+from seesay.values import GenerationRequest, Pooling
 
-_MAX_INPUTS = 2048  # OpenAI's limit
 _MAX_NUMBERS = 1 << 23
 """Most numbers in an answer."""
-_OF_TEMPLATES = ("add_generation_prompt", "chat_template_kwargs")
+_OF_TEMPLATES = ("add_generation_prompt", "chat_template_kwargs", "continue_final_message")
 _NOT_NULL = {"not": {"type": "null"}}
 _NEED_MESSAGES = tuple(
     {
@@ -46,11 +45,7 @@ _NEED_MESSAGES = tuple(
 )
 
 
-_Parts = Annotated[list[Content], Field(min_length=1)]
-Inputs = Prompts | _Parts | Annotated[list[_Parts], Field(min_length=1)]
-
-
-class EmbeddingRequest(TextFields):
+class EmbeddingRequest(TaskFields):
     """`POST /v1/embeddings`. Takes exactly one of `input` and `messages`."""
 
     refused: ClassVar[Refused] = {
@@ -64,7 +59,9 @@ class EmbeddingRequest(TextFields):
     rules: ClassVar[tuple[dict[str, Any], ...]] = (exactly_one("input", "messages"), *_NEED_MESSAGES)
 
     input: SkipValidation[Inputs | None] = Field(
-        None, description="texts, or token ids; extension: content parts, also of pictures, or lists of them"
+        None,
+        description="texts, or token ids; extension: content parts, also of pictures, or lists of them; objects with "
+        "text, image and video, one for each embedding",
     )
     messages: SkipValidation[ChatMessages | None] = Field(
         None, description="extension: a conversation, which may contain pictures and videos; it gets one embedding"
@@ -76,9 +73,10 @@ class EmbeddingRequest(TextFields):
         description="extension: tokens gives a list of vectors; default: the server's, or as it was trained",
     )
     normalize: bool | None = Field(
-        None, description="extension: length 1; default true with dimensions or tokens, else false"
+        None, description="extension: length 1; default true with dimensions or tokens, or as the model was trained"
     )
     add_generation_prompt: bool | None = Field(None, description="extension, for messages; default true")
+    continue_final_message: bool | None = Field(None, description="extension, for messages: leave the last one open")
     chat_template_kwargs: dict[str, Any] | None = Field(None, description="extension, for messages")
     user: str | None = Field(None, max_length=512)
 
@@ -89,6 +87,10 @@ class EmbeddingRequest(TextFields):
         for name in _OF_TEMPLATES:
             if self.messages is None and getattr(self, name) is not None:
                 raise bad_request(f"{name} requires messages", name)
+        if self.continue_final_message and self.add_generation_prompt:
+            raise bad_request(
+                "continue_final_message and add_generation_prompt cannot both be true", "continue_final_message"
+            )
         if reserved := RESERVED_TEMPLATE_NAMES & set(self.chat_template_kwargs or {}):
             name = f"chat_template_kwargs.{min(reserved)}"
             raise bad_request(f"{name} is set by the server", name)
@@ -100,6 +102,8 @@ class EmbeddingRequest(TextFields):
         options = dict(self.chat_template_kwargs or {})
         if self.add_generation_prompt is not None:
             options["add_generation_prompt"] = self.add_generation_prompt
+        if self.continue_final_message:
+            options["continue_final"] = True
         return options
 
 
@@ -143,10 +147,11 @@ def make_router(state: ServerState) -> APIRouter:
             watch=VectorRoom(_MAX_NUMBERS, fields[0]).add,
         )
         tally = Tally()
+        scaling = choose_scaling(body.normalize, state.engine.normalizes_embeddings)
         data = []
         for index, answer in enumerate(answers):
             tally.add(index, answer.last)
-            vector = shape_embedding(answer.last.pooled, dimensions=body.dimensions, normalize=body.normalize)
+            vector = shape_embedding(answer.last.pooled, dimensions=body.dimensions, normalize=scaling)
             encoded = _encode(vector) if body.encoding_format == "base64" else vector.tolist()
             data.append({"object": "embedding", "index": index, "embedding": encoded})
         usage = {"prompt_tokens": tally.prompt_tokens, "total_tokens": tally.prompt_tokens}
@@ -170,7 +175,6 @@ def _make_requests(state: ServerState, body: EmbeddingRequest) -> list[Generatio
     pooling = find_pooling(state, body.pooling)
     if body.dimensions is not None:
         _check_dimensions(state, body.dimensions, pooling)
-    options = body.media_options(state.engine.family)
     request = GenerationRequest(
         prompt="",
         gen_config=GenerationConfig(max_new_tokens=1),
@@ -179,17 +183,20 @@ def _make_requests(state: ServerState, body: EmbeddingRequest) -> list[Generatio
         streams=False,
         **body.request_options(),
     )
-    prompts: list[Any]
-    given: Any = body.input
+    found = [replace(request, prompt=prompt) for prompt in _read_prompts(state, body)]
+    return [use_own_prompt(state, each, body.instruction, is_query=body.is_query) for each in found]
+
+
+def _read_prompts(state: ServerState, body: EmbeddingRequest) -> list[Any]:
+    """Return the conversations, texts or token ids of a request."""
+    options = body.media_options(state.engine.family)
     if body.messages is not None:
-        prompts = [read_messages(body.messages, state.settings.media)]
-    elif _has_parts(given):
-        prompts = _read_turns(state, given)
-    else:
-        if (num_inputs := count_prompts(body.input)) > _MAX_INPUTS:
-            raise bad_request(f"input has {num_inputs} entries; at most {_MAX_INPUTS} are allowed", "input")
-        return [replace(request, prompt=prompt) for prompt in read_prompts(state, body.input, "input")]
-    return [replace(request, prompt=options.fill_messages(prompt)) for prompt in prompts]
+        return [options.fill_messages(read_messages(body.messages, state.settings.media))]
+    if (turns := read_turns(body.input, state.settings.media)) is not None:
+        return [options.fill_messages((turn,)) for turn in turns]
+    if (num_inputs := count_prompts(body.input)) > MAX_INPUTS:
+        raise bad_request(f"input has {num_inputs} entries; at most {MAX_INPUTS} are allowed", "input")
+    return read_prompts(state, body.input, "input")
 
 
 def _check_dimensions(state: ServerState, dimensions: int, pooling: Pooling) -> None:
@@ -197,40 +204,3 @@ def _check_dimensions(state: ServerState, dimensions: int, pooling: Pooling) -> 
         check_dimensions(dimensions, state.engine.embedding_size(pooling))
     except RequestError as error:
         raise ApiError.from_error(error) from error
-
-
-def _read_turns(state: ServerState, given: list[Any]) -> list[Any]:
-    """Return the conversations, of one turn, of inputs that are lists of content parts."""
-    most = state.settings.media.max_items
-    prompts = [(read_parts(parts, state.settings.media, name),) for name, parts in _split_parts(given)]
-    if sum(isinstance(part, MediaPart) for (turn,) in prompts for part in turn.parts) > most:
-        raise bad_request(f"input has more than {most} pictures and videos", "input")
-    return prompts
-
-
-def name_inputs(given: Any) -> list[str]:
-    """Return the API's name of each input."""
-    return [name for name, _ in _split_parts(given)] if _has_parts(given) else name_prompts(given, "input")
-
-
-def _has_parts(given: Any) -> bool:
-    """Return whether an input is a list of content parts, or a list of such lists."""
-    if not isinstance(given, list) or not given:
-        return False
-    first = given[0]
-    return isinstance(first, dict) or (isinstance(first, list) and bool(first) and isinstance(first[0], dict))
-
-
-def _split_parts(given: list[Any]) -> list[tuple[str, list[Any]]]:
-    """Return the name and the content parts of each input. Raises `ApiError` 400 for one that has no parts."""
-    if isinstance(given[0], dict):
-        return [("input", given)]
-    if len(given) > _MAX_INPUTS:
-        raise bad_request(f"input has {len(given)} entries; at most {_MAX_INPUTS} are allowed", "input")
-    for index, parts in enumerate(given):
-        if not isinstance(parts, list) or not parts:
-            name = f"input[{index}]"
-            raise bad_request(
-                f"{name} must be a list of content parts, like the ones before it, got {show(parts)}", name
-            )
-    return [(f"input[{index}]", parts) for index, parts in enumerate(given)]

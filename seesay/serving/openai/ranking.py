@@ -23,7 +23,7 @@ from seesay.serving.http.bodies import make_api_router, off_loop
 from seesay.serving.openai.answer_models import AnswerModel
 from seesay.serving.openai.completions import read_prompts
 from seesay.serving.openai.message_parts import Content
-from seesay.serving.openai.vectors import VectorRoom, find_pooling
+from seesay.serving.openai.vectors import VectorRoom, find_pooling, use_own_prompt
 from seesay.serving.openai.wire import make_id
 from seesay.serving.requests.caller import caller_of
 from seesay.serving.requests.content import read_parts
@@ -48,7 +48,11 @@ class _RankingRequest(TextFields):
         None, description="extension: tokens is late interaction; default: the server's, or as the model was trained"
     )
     instruction: str | None = Field(
-        None, min_length=1, max_length=8192, description="extension: the task, for a cross-encoder; default: its own"
+        None,
+        min_length=1,
+        max_length=8192,
+        description="extension: the task, for a cross-encoder, or of the query, for an embedder with a prompt of its "
+        "own; default: the model's",
     )
     user: str | None = Field(None, max_length=512)
 
@@ -183,8 +187,6 @@ async def _score(
     """Return the scores of pairs of items, by the client's names of them, and the usage."""
     reranker = state.engine.reranker if body.pooling is None else None
     if reranker is None:
-        if body.instruction is not None:
-            raise bad_request("instruction is for cross-encoders: this model compares embeddings", "instruction")
         states, usage = await _embed(state, body, http, list(named), partial(_make_requests, state, body, named))
         vectors = dict(zip(named, (shape_embedding(each, normalize=True) for each in states), strict=True))
         return [compare(vectors[one], vectors[two]) for one, two in pairs], usage
@@ -220,7 +222,12 @@ def _make_requests(state: ServerState, body: _RankingRequest, named: Mapping[str
     prompts = _read_items(state, body, named)
     request = replace(_make_request(body), pooling=find_pooling(state, body.pooling))
     options = body.media_options(state.engine.family)
-    return [replace(request, prompt=options.fill_messages(prompt) if _parts(prompt) else prompt) for prompt in prompts]
+    found = [replace(request, prompt=options.fill_messages(prompt) if _parts(prompt) else prompt) for prompt in prompts]
+    asks = [name == "query" or name.startswith("text_1") for name in named]
+    return [
+        use_own_prompt(state, each, body.instruction if is_query else None, is_query=is_query)
+        for each, is_query in zip(found, asks, strict=True)
+    ]
 
 
 def _make_pairs(

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PatchSettings:
-    """Sizes of one modality. `total_pixels`, when set, is divided equally among the temporal patches of a video."""
+    """Sizes of one modality. `total_pixels`, when set, is divided equally among the temporal patches of a video.
+    `first_limits`, when set, are the least and most pixels of a first resizing, whose result is resized again."""
 
     pixels: PixelSettings
     min_pixels: int
@@ -44,6 +45,7 @@ class PatchSettings:
     patch_size: int
     temporal_patch_size: int
     merge_size: int
+    first_limits: tuple[int, int] | None = None
 
     @property
     def factor(self) -> int:
@@ -72,11 +74,18 @@ class PatchSettings:
     @property
     def limits(self) -> list[int | None]:
         """The settings that determine the sizes of frames, as JSON values, for cache keys."""
-        return [self.min_pixels, self.max_pixels, self.total_pixels, self.factor]
+        return [self.min_pixels, self.max_pixels, self.total_pixels, self.factor, *(self.first_limits or ())]
 
     def max_pixels_of(self, options: Mapping[str, int]) -> int:
         """Return the most pixels of a picture or frame."""
         return options.get("max_pixels", max(self.max_pixels, options.get("min_pixels", self.min_pixels)))
+
+    def fit_first(self, size: MediaSize) -> tuple[int, int] | None:
+        """Return the (height, width) of the first of two resizings; None where there is one alone."""
+        if self.first_limits is None:
+            return None
+        least, most = self.first_limits
+        return smart_resize(size.height, size.width, factor=self.factor, min_pixels=least, max_pixels=most)
 
     def fit(self, size: MediaSize, options: Mapping[str, int]) -> tuple[int, int]:
         """Return the (height, width) that frames are resized to: near their own size, or near `resized_height` and
@@ -89,6 +98,8 @@ class PatchSettings:
             message = f"min_pixels={min_pixels} is above max_pixels={max_pixels}"
             raise RequestError(ErrorCode.INVALID_REQUEST, message, "min_pixels")
         height, width = find_target(size, options)
+        if "resized_height" not in options:
+            height, width = self.fit_first(size) or (height, width)
         total_pixels = options.get("total_pixels", self.total_pixels)
         if total_pixels is not None:
             share = total_pixels * self.temporal_patch_size // size.num_frames
@@ -192,7 +203,9 @@ class DynamicResolutionFamily(Family):
         settings = self.settings[modality]
         side, merge = settings.patch_size, settings.merge_size
         patches = Patches((side, side), (merge, merge), settings.temporal_patch_size)
-        return ((settings.pixels.resize(measures["resized"]), patches),)
+        first = settings.fit_first(size)
+        before = () if first is None else (settings.pixels.resize(first),)
+        return ((*before, settings.pixels.resize(measures["resized"]), patches),)
 
     def preprocess(self, media: DecodedMedia, measures: Features) -> Features:
         features = super().preprocess(media, measures)

@@ -9,7 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from seesay.checkpoint import Checkpoint
+from seesay.checkpoint.embedders import find_embedder
 from seesay.errors import CheckpointError
+from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import Modality
 from seesay.vl.bases.dynamic_resolution import DynamicResolutionFamily, PatchSettings
 from seesay.vl.bases.timed_videos import ClipSettings, Piece, TimedVideoFamily
@@ -24,7 +27,8 @@ _MERGER = r"^(merger|deep_mergers\.\d+)\."
 
 
 class Qwen3VL(TimedVideoFamily):
-    """The time of a step of a video is the middle between those of its first and last frame."""
+    """The time of a step of a video is the middle between those of its first and last frame. The own code of
+    Qwen3-VL-Embedding resizes pictures with Pillow, within narrower limits, and takes a frame a second of a video."""
 
     architectures = (
         "Qwen3VLForConditionalGeneration", "Qwen3VLMoeForConditionalGeneration",
@@ -34,7 +38,12 @@ class Qwen3VL(TimedVideoFamily):
         Published(
             architecture="Qwen3VLForConditionalGeneration",
             decoder="qwen3_vl_text",
-            names=("Qwen/Qwen3-VL-2B-Instruct", "Qwen/Qwen3-VL-4B-Thinking", "Qwen/Qwen3-VL-32B-Instruct"),
+            names=(
+                "Qwen/Qwen3-VL-2B-Instruct",
+                "Qwen/Qwen3-VL-4B-Thinking",
+                "Qwen/Qwen3-VL-32B-Instruct",
+                "Qwen/Qwen3-VL-Embedding-2B",
+            ),
         ),
         Published(
             architecture="Qwen3VLMoeForConditionalGeneration",
@@ -69,9 +78,19 @@ class Qwen3VL(TimedVideoFamily):
         ),
     )
 
+    def __init__(self, checkpoint: Checkpoint, tokenizer: Tokenizer) -> None:
+        super().__init__(checkpoint, tokenizer)
+        if find_embedder(checkpoint) == "qwen3_vl":
+            self.default_sampling = {"fps": 1.0, "max_frames": 64}
+
     def read_settings(self, modality: Modality, settings: Mapping[str, Any]) -> PatchSettings:
         if modality is Modality.IMAGE:
-            return super().read_settings(modality, settings)
+            picture = super().read_settings(modality, settings)
+            if find_embedder(self.checkpoint) != "qwen3_vl":
+                return picture
+            token = picture.factor**2
+            pixels = replace(picture.pixels, library="pillow")
+            return replace(picture, pixels=pixels, min_pixels=4 * token, max_pixels=1800 * token)
         found = ClipSettings.read(
             {"patch_size": 16, **settings, "cap_pixels_per_frame": False},
             self.checkpoint.path,
