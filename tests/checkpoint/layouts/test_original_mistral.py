@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from tekken_files import encode_by_rule, make_tekken, write_tekken
 
 from seesay import GenerationConfig
 from seesay.checkpoint import Checkpoint
-from seesay.checkpoint.layouts.original_mistral import read_params
+from seesay.checkpoint.layouts import original_mistral
 from seesay.config import EngineConfig
 from seesay.engine.front.engine import AsyncEngine
 from seesay.errors import CheckpointError
@@ -249,6 +249,11 @@ def test_several_files(take_apart: Callable[..., tuple[Path, Path]]) -> None:
     (own / "consolidated-00002-of-00002.safetensors").unlink()
     with pytest.raises(CheckpointError, match=r"consolidated-00002-of-00002\.safetensors: the shard is missing"):
         Checkpoint.load(own)
+
+
+def read_params(params: Mapping[str, object]) -> dict[str, Any]:
+    """The files that a params.json stands for."""
+    return dict(original_mistral.read_params(params))
 
 
 def test_published_pixtral() -> None:
