@@ -58,6 +58,7 @@ KEEPS_NOTHING = {
     ("POST", "/flush_cache"),
     ("POST", "/v1/responses/input_tokens"), ("POST", "/api/chat"), ("POST", "/api/generate"), ("GET", "/api/tags"),
     ("GET", "/api/ps"), ("POST", "/api/show"), ("GET", "/api/version"),
+    ("GET", "/v1/live"), ("WebSocket", "/v1/live"),  # a session ends with its connection
     ("GET", "/docs/swagger-ui.css"), ("GET", "/docs/swagger-ui-bundle.js"),
 }  # fmt: skip
 
@@ -135,7 +136,9 @@ class Visitor:
 
 def walk(routes: Any) -> Iterator[tuple[str, str]]:
     for route in routes:
-        if hasattr(route, "methods"):
+        if hasattr(route, "dependant") and not hasattr(route, "methods"):
+            yield "WebSocket", route.path
+        elif hasattr(route, "methods"):
             yield from ((method, route.path) for method in route.methods - {"HEAD"})
         else:
             yield from walk(route.original_router.routes)
