@@ -65,8 +65,9 @@ def model_name_of(url: str) -> str:
 
 
 def resident_bytes(pid: int) -> int:
-    """Memory of a process and its children."""
-    total = int(re.findall(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())[0]) * 1024
+    """Memory of a process and its children. One that has ended and was not waited for has none."""
+    found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    total = int(found[1]) * 1024 if found else 0
     for children in Path(f"/proc/{pid}/task").glob("*/children"):
         total += sum(resident_bytes(int(child)) for child in children.read_text().split())
     return total
