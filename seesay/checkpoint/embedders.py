@@ -1,4 +1,4 @@
-"""Which published embedder of texts and pictures a model folder holds: its prompts and pictures are other than those of
+"""Recognizes the folder of a published embedder of texts and pictures, whose prompts and pictures differ from those of
 the model that it was made from."""
 
 from __future__ import annotations

@@ -87,10 +87,11 @@ class Nodes:
     def choose(self, wish: Wish, tried: Collection[Node]) -> Node | None:
         """Return the node for a request; None if all that are up were tried, or the model's nodes are down or were."""
         left = self.left(tried)
-        has_model = any(node.may_have(wish.model) for node in left)
-        if not left or (not has_model and any(wish.model in node.models for node in self)):
+        able = [node for node in left if node.may_have(wish.model)]
+        if not left or (not able and any(wish.model in node.models for node in self)):
             return None
-        return self.router.choose(left, wish)
+        # Where no node says that it has the model, any of them may answer that it does not exist.
+        return self.router.choose(able or left, wish)
 
     def get(self, name: str) -> Node:
         """Return a node by its name or URL. Raises `ApiError` if there is none."""

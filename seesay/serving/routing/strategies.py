@@ -112,13 +112,11 @@ class Router:
         self._homes: Recent[str, str] = Recent(_MAX_STORED)  # names of nodes by the ids of what they store
 
     def choose(self, nodes: Sequence[Node], wish: Wish) -> Node:
-        """Return the node for a request, of which there is at least one."""
-        # Where no node says that it has the model, any of them may answer that it does not exist.
-        able = [node for node in nodes if node.may_have(wish.model)] or nodes
+        """Return the node for a request. `nodes`, at least one, are those that may answer it."""
         home = self._homes.get(wish.stored_id) if wish.stored_id else None
-        if home is not None and (at_home := [node for node in able if node.name == home]):
+        if home is not None and (at_home := [node for node in nodes if node.name == home]):
             return at_home[0]
-        return rank(able, wish.session)[0] if wish.session else self._choose(_awake(able), wish)
+        return rank(nodes, wish.session)[0] if wish.session else self._choose(_awake(nodes), wish)
 
     def knows(self, stored_id: str) -> bool:
         """Return whether it is known which node stores this. Another distributor may have seen how it came there."""
