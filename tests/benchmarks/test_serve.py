@@ -62,8 +62,8 @@ def test_a_share_is_in_time() -> None:
     figures = summarize([outcome(1.0, 0.04), late, slow, failed], seconds=4.0)
     assert figures["requests"] == 4 and figures["failed"] == 1 and figures["first_error"] == "status 429"
     assert figures["req_per_s"] == 0.75 and figures["in_time"] == 0.25 and figures["out_tok_per_s"] == 8
-    assert figures["text"]["ttft_s_p50"] == 1.0 and figures["text"]["ttft_s_p99"] == 2.1
-    assert figures["text"]["tpot_ms_p50"] == 40 and figures["text"]["tpot_ms_p99"] == 60
+    assert figures["text"]["ttft_s_p50"] == 1.0 and figures["text"]["ttft_s_p99"] == 2.078
+    assert figures["text"]["tpot_ms_p50"] == 40 and figures["text"]["tpot_ms_p99"] == 59.6
 
 
 def event(content: str | None = None, **fields: Any) -> bytes:

@@ -54,13 +54,15 @@ def test_positions_equal_get_rope_index(name: str, seed: int, load: Callable[[st
     for _ in range(rng.integers(0, 6)):
         add_text(int(rng.integers(1, 9)))
         kind = int(rng.integers(1, 3)) if name in VIDEO_FAMILIES else 1
-        grid = (int(rng.integers(1, 9)) if kind == 2 else 1, 2 * int(rng.integers(1, 7)), 2 * int(rng.integers(1, 7)))
+        merged = getattr(loaded.model.config.vision_config, "temporal_merge_size", 1) if kind == 2 else 1
+        frames = merged * int(rng.integers(1, 9)) if kind == 2 else 1
+        grid = (frames, 2 * int(rng.integers(1, 7)), 2 * int(rng.integers(1, 7)))
         features: dict[str, Any] = {"grid": grid}
         if kind == 2:
             times = [0.1, 0.2, 1 / 3, 0.5, 1.0, 1.2, 2.0, rng.random() * 3]
             features["seconds_per_grid"] = float(rng.choice([1.0, 2.0, 3.0] if truncates_seconds(loaded) else times))
             seconds.append(features["seconds_per_grid"])
-        count = grid[0] * grid[1] * grid[2] // 4
+        count = grid[0] * grid[1] * grid[2] // 4 // merged
         steps = grid[0] if issubclass(ENROLLED[name], TimedVideoFamily) else 1
         slots = np.arange(0)
         for step in range(steps):  # text may lie between them

@@ -211,7 +211,9 @@ class _MethodChoice:
         if quantization is not None:
             self._method = _make_method(checkpoint, quantization, dtype)
             self._names = find_names(checkpoint, name_of)
-            self._stored_modules = {_module(own): _module(stored) for own, stored in self._names.items()}
+            # A weight decides: the biases of a router's choice may be stored in another module.
+            names = sorted(self._names.items(), key=lambda item: item[0].endswith(".weight"))
+            self._stored_modules = {_module(own): _module(stored) for own, stored in names}
 
     def __call__(self, modules: tuple[str, ...], *, is_quantizable: bool) -> LinearMethod:
         """Return the method of a layer of these modules, named as in the model. Raises `CheckpointError` where only

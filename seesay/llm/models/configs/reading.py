@@ -189,14 +189,15 @@ def _make_layers(
 ) -> tuple[tuple[RotarySpec, ...], tuple[LayerSpec, ...]]:
     """Return the rotary embeddings of a decoder, and its layers."""
     windows = (None,) * len(kind.halves) or _windows(config)
-    if kind.is_still or kind.alibi is not None:
+    is_still = kind.is_still or kind.alibi is not None
+    parameters = {} if is_still else read_rope_parameters(config)
+    if kind.sections:
+        parameters.setdefault("mrope_section", kind.sections)
+    if rope_scaling_factor:
+        parameters = scale_dynamically(parameters, rope_scaling_factor)
+    if is_still:
         rotaries, choices = [_make_still(head_dim)], [0] * len(windows)
     else:
-        parameters = read_rope_parameters(config)
-        if kind.sections:
-            parameters.setdefault("mrope_section", kind.sections)
-        if rope_scaling_factor:
-            parameters = scale_dynamically(parameters, rope_scaling_factor)
         rotaries, choices = _make_rotaries(
             config,
             parameters,
