@@ -50,14 +50,14 @@ def imported_modules(folder: Path) -> set[str]:
 
 
 def test_extras_are_used() -> None:
-    assert set(EXTRAS) == {*USED, "all", "bench", "docs", "dev", "ray"}
+    assert set(EXTRAS) == {*USED, "all", "bench", "docs", "dev", "ray", "lm-eval", "lmms-eval"}
     assert EXTRAS["all"] == [f"seesay[{','.join(USED)}]"]
     importlib.import_module("seesay.serving.http.http_protocol")
     assert "httptools" in sys.modules, "it is used through uvicorn's protocol"
     importlib.import_module("starlette.formparsers")
     assert "python_multipart" in sys.modules, "it is used through Starlette's forms"
     in_package = imported_modules(PACKAGE) | {"httptools", "python_multipart"}
-    for extra in (*USED, "bench", "ray"):
+    for extra in (*USED, "bench", "ray", "lm-eval"):
         for package in packages_of(extra):
             assert module_of(package).partition(".")[0] in in_package, f"{package} of [{extra}] is imported nowhere"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ from seesay.values import GenerationRequest
 
 if TYPE_CHECKING:
     from seesay.engine.front.engine import AsyncEngine
+    from seesay.values.prompt_logprobs import PromptLogprobs
 
 _CONFIG = GenerationConfig(prompt_logprobs=0)
 
@@ -31,16 +32,23 @@ def measure_losses(
         requests = [GenerationRequest(prompt=row, gen_config=_CONFIG) for row in _read_rows(input_ids)]
     requests = [replace(request, wants_answer=False) for request in requests]
     losses = [math.nan] * len(requests)
+    for index, found in score_prompts(engine, requests):
+        losses[index] = -found.mean
+    for index, loss in enumerate(losses):
+        if math.isnan(loss):
+            raise RequestError(ErrorCode.INVALID_REQUEST, f"input_ids[{index}] has no token to score", "input_ids")
+    return losses
+
+
+def score_prompts(engine: AsyncEngine, requests: Sequence[GenerationRequest]) -> Iterator[tuple[int, PromptLogprobs]]:
+    """Yield which request, and the log-probabilities of its prompt, as they come. The requests ask for these. Raises
+    `RequestError` for what the model cannot process."""
     with closing(RequestBatch(engine, requests, streams=False).deltas()) as deltas:
         for index, delta in deltas:
             if delta.error is not None:
                 raise delta.error
             if delta.prompt_logprobs is not None:
-                losses[index] = -delta.prompt_logprobs.mean
-    for index, loss in enumerate(losses):
-        if math.isnan(loss):
-            raise RequestError(ErrorCode.INVALID_REQUEST, f"input_ids[{index}] has no token to score", "input_ids")
-    return losses
+                yield index, delta.prompt_logprobs
 
 
 def _read_rows(input_ids: object) -> list[tuple[int, ...]]:
