@@ -133,6 +133,25 @@ def test_lmms_eval(server: LiveServer, folder: Path) -> None:
 
 
 @pytest.mark.slow
+def test_lm_evaluation_harness_without_a_server(folder: Path) -> None:
+    command = shutil.which("lm-eval") or pytest.skip("lm_eval is not here")
+    words = ["-m", "seesay.harnesses.lm_eval", "run", "--model", "seesay", "--apply_chat_template"]
+    words += ["--model_args", "pretrained=seesay-demo,device_type=cpu", "--output_path", "in_process"]
+    words += ["--include_path", str(TASKS / "lm_eval"), "--tasks", "seesay_sums"]
+    run_harness([str(Path(command).with_name("python")), *words], folder)
+    assert read_score(folder / "in_process", "seesay_sums") == pytest.approx(own_score(folder, "sums.jsonl"))
+
+
+@pytest.mark.slow
+def test_lmms_eval_without_a_server(folder: Path) -> None:
+    command = shutil.which("lmms-eval") or pytest.skip("lmms-eval is not here")
+    words = ["eval", "--model", "seesay", "--batch_size", "1", "--model_args", "pretrained=seesay-demo,device_type=cpu"]
+    words += ["--include_path", str(TASKS / "lmms_eval"), "--tasks", "seesay_scenes", "--output_path", "seen"]
+    run_harness([command, *words], folder)
+    assert read_score(folder / "seen", "seesay_scenes") == pytest.approx(own_score(folder, "scenes.jsonl"))
+
+
+@pytest.mark.slow
 def test_opencompass(server: LiveServer, folder: Path) -> None:
     """It compares whole answers; a right sum is written as it was taught."""
     command = shutil.which("opencompass") or pytest.skip("opencompass is not here")
