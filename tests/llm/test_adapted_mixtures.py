@@ -56,6 +56,7 @@ class Layer:
         weight = self.weight[own.start : own.stop]
         return SimpleNamespace(
             experts=own,
+            is_apart=False,
             expert_adaptation=adaptation,
             bias=None,
             kernels=[lambda x, each=each: F.linear(x, each) for each in weight],
