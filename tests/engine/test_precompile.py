@@ -54,8 +54,14 @@ def is_running(precompile: Precompile) -> bool:
 def test_steps_call_only_kernels_that_a_start_has_called(
     tiny_checkpoint: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    """Pictures whose rows see each other; pictures with quantized weights and caches; adapters that take turns in a
-    slot. What is late would be compiled while requests wait."""
+    """Pictures with quantized weights and caches. What is late would be compiled while requests wait."""
+    check_late(tmp_path, quantize(tiny_checkpoint, tmp_path, "gptq, in order of activations", "int4"))
+
+
+@pytest.mark.slow
+def test_so_it_is_with_adapters_that_take_turns_and_pictures_whose_rows_see_each_other(
+    tiny_checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
     llama = tiny_checkpoint("llama")
     modules = r".*(self_attn|mlp)\.\w+_proj"
     adapters = {name: str(write_adapter(llama, tmp_path / name, modules, seed=ord(name))) for name in "ab"}
@@ -63,7 +69,6 @@ def test_steps_call_only_kernels_that_a_start_has_called(
         tmp_path,
         (str(llama), {"session_len": 120, "adapters": adapters, "max_adapters": 1}),
         (str(tiny_checkpoint("gemma3_vision")), {"session_len": 120}),
-        quantize(tiny_checkpoint, tmp_path, "gptq, in order of activations", "int4"),
     )
 
 

@@ -152,7 +152,7 @@ def find_fault(page: Any, focused: Any) -> str | None:
     return "the ring does not stand out (WCAG 2.2: a contrast of 3)"
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
 def test_what_has_the_focus_shows_a_ring(
     scripted: Any, scripted_url: str, open_page: OpenPage, files: list[Path], scheme: str
 ) -> None:
