@@ -5,6 +5,7 @@
 
 `added` sends requests at a rate, for a second to four echo nodes directly and for the next one through the distributor.
 It prints the percentiles of both in milliseconds, their differences, and the distributor's processor time of a request.
+The distributor has a core of its own, where there are several: what shares it waits for turns of the scheduler.
 `affinity` asks servers of the built-in model on the CPU about few pictures, many times, with the strategies `random`
 and `cache_affinity`, and prints how many pictures the vision towers encoded.
 """
@@ -15,6 +16,7 @@ import argparse
 import asyncio
 import base64
 import contextlib
+import gc
 import io
 import itertools
 import json
@@ -38,6 +40,11 @@ BODY = json.dumps({"model": "echo", "messages": [{"role": "user", "content": "wo
 NUM_AT_ONCE = 8
 
 
+CORES = sorted(os.sched_getaffinity(0))
+OWN_CORES, OTHER_CORES = (CORES[-1:], CORES[:-1]) if len(CORES) > 1 else (CORES, CORES)
+"""Of the distributor, and of the nodes and the client."""
+
+
 @contextlib.contextmanager
 def running_nodes(num: int) -> Iterator[list[str]]:
     """Echo nodes in processes of their own. Yields their URLs."""
@@ -55,6 +62,7 @@ def running_proxy(nodes: Sequence[str], strategy: str) -> Iterator[tuple[str, in
     """A distributor in a process of its own. Yields its URL and process id."""
     command = [sys.executable, "-m", "seesay", "serve", "proxy", "--server-name", "127.0.0.1", "--server-port", "0"]
     process = subprocess.Popen([*command, "--strategy", strategy, "--nodes", *nodes], stderr=subprocess.PIPE, text=True)
+    os.sched_setaffinity(process.pid, OWN_CORES)  # before it has threads, which take it over
     try:
         assert process.stderr is not None
         yield next(found[0] for line in process.stderr if (found := re.search(r"http://\S+", line))), process.pid
@@ -148,6 +156,8 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=8)
     arguments = parser.parse_args()
     if arguments.part == "added":
+        os.sched_setaffinity(0, OTHER_CORES)
+        gc.disable()  # the client's pauses are not the distributor's
         with running_nodes(arguments.nodes) as nodes, running_proxy(nodes, "cache_affinity") as (proxy, pid):
             asyncio.run(measure_added(proxy, pid, nodes, arguments.rate, arguments.seconds))
         return
