@@ -6,6 +6,7 @@ import asyncio
 import io
 from collections.abc import Iterable
 from contextlib import AbstractAsyncContextManager, suppress
+from functools import lru_cache
 
 import aiohttp
 from yarl import URL
@@ -37,6 +38,12 @@ def open_client() -> aiohttp.ClientSession:
     )
 
 
+@lru_cache(1024)
+def _parse(url: str) -> URL:
+    """Return a URL as it is. Most requests are for the same few."""
+    return URL(url, encoded=True)
+
+
 def request(
     client: aiohttp.ClientSession,
     method: str,
@@ -50,7 +57,7 @@ def request(
     except UnicodeDecodeError:
         raise bad_request("the headers must be UTF-8") from None
     data = io.BytesIO(body) if len(body) > _AT_ONCE_BYTES else body or None
-    return client.request(method, URL(url, encoded=True), headers=decoded, data=data, allow_redirects=False)
+    return client.request(method, _parse(url), headers=decoded, data=data, allow_redirects=False)
 
 
 async def fetch(
