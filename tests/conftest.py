@@ -86,8 +86,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return Scheduling(config, log)
 
 
+@pytest.hookimpl(trylast=True)  # behind -k and -m
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Bring long files to the front, and skip tests marked `gpu` where there is none."""
+    """Bring long files to the front, and skip tests marked `gpu` where there is none. Where slow tests are left out, so
+    is every other case of a long sweep."""
+    if pairs.leaves_out_slow(config):
+        items[:], left_out = pairs.split_sweeps(items)
+        config.hook.pytest_deselected(items=left_out)
     if config.getoption("--device") is not None:
         from other_device import skip_those_about_the_cpu
 

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
-from pairs import every_pair, mark_sweep, parametrize_sweep
+from pairs import MANY_CASES, every_pair, mark_sweep, parametrize_sweep, split_sweeps
 
 
 def test_any_two_values_meet_in_few_combinations() -> None:
@@ -39,3 +40,25 @@ def test_few_of_the_pairs_that_have_each_value_always_run() -> None:
     always = [row.values for row in marked if not row.marks]
     assert [set(axis) for axis in zip(*always)] == [set(range(3)), set("abcd"), {True, False}]
     assert len(always) == 4
+
+
+class Item:
+    """What `split_sweeps` asks of a test."""
+
+    def __init__(self, nodeid: str, *, marker: object = None) -> None:
+        self.nodeid, self._marker = nodeid, marker
+
+    def get_closest_marker(self, name: str) -> object:
+        assert name == "every_case"
+        return self._marker
+
+
+def test_every_other_case_of_a_long_sweep_is_left_out() -> None:
+    few = [Item(f"a.py::test_few[{i}]") for i in range(MANY_CASES)]
+    many = [Item(f"a.py::test_many[{i}]") for i in range(200)]
+    whole = [Item(f"a.py::test_whole[{i}]", marker=object()) for i in range(200)]
+    tests: list[Any] = [*few, *many, *whole, Item("a.py::test_alone")]
+    kept, left_out = split_sweeps(tests)
+    assert {*few, *whole, tests[-1]} <= {*kept} and {*left_out} == {*many} - {*kept}
+    assert 60 < len(left_out) < 140
+    assert split_sweeps(list(reversed(tests)))[0] == kept[::-1], "whatever the order"

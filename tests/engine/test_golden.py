@@ -262,6 +262,7 @@ def build(case: Case, **options: Any) -> AsyncEngine:
     return AsyncEngine(str(case.path), backend_config=config, chat_template_config=template)
 
 
+@pytest.mark.every_case
 @in_forms(MODELS, in_thread=COMPARED)
 def test_logits_equal_transformers(case: Case, open_engine: OpenEngine) -> None:
     """Alone, in chunks of 50 tokens; and then together, from the cache."""

@@ -8,8 +8,10 @@ Software Testing", 2004).
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
+from zlib import crc32
 
 import pytest
 
@@ -27,6 +29,24 @@ def load_profile(config: pytest.Config) -> None:
     settings.register_profile("seesay", deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("seesay")
     _Draws.divisor = 3 if leaves_out_slow(config) else 1
+
+
+MANY_CASES = 20
+
+
+def split_sweeps(items: Sequence[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
+    """Return the tests that run where slow tests are left out, and those that do not: every other case of a test with
+    more than `MANY_CASES`, the same ones in every run, unless it is marked `every_case`."""
+    counts = Counter(map(_function_of, items))
+    kept, left_out = [], []
+    for item in items:
+        is_sweep = counts[_function_of(item)] > MANY_CASES and item.get_closest_marker("every_case") is None
+        (left_out if is_sweep and crc32(item.nodeid.encode()) % 2 else kept).append(item)
+    return kept, left_out
+
+
+def _function_of(item: pytest.Item) -> str:
+    return item.nodeid.partition("[")[0]
 
 
 class _Draws:

@@ -28,6 +28,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("check", family_checks.CHECKS, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("name", ALL_VISION)
 def test_contract(name: str, check: Check, load: Callable[[str], Loaded]) -> None:
