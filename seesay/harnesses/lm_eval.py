@@ -83,7 +83,8 @@ class SeesayLM(TemplateLM):  # type: ignore[misc, unused-ignore]
     def tok_encode(self, string: str, add_special_tokens: bool | None = None) -> list[int]:
         """Return the token ids that the engine has for a raw text. add_special_tokens: False leaves out the BOS."""
         rendered = RenderedPrompt(text=string, takes_prefix=add_special_tokens is not False)
-        return self.tokenizer.encode_prompt(rendered)[0].tolist()
+        ids: list[int] = self.tokenizer.encode_prompt(rendered)[0].tolist()
+        return ids
 
     def chat_template(self, chat_template: bool | str = False) -> str | None:
         """Return the template that `apply_chat_template` uses. Raises ValueError where another is asked for by name."""
@@ -96,7 +97,7 @@ class SeesayLM(TemplateLM):  # type: ignore[misc, unused-ignore]
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
         """Render a conversation; without a generation prompt its last message goes on."""
-        options = {} if self._thinking is None else {"enable_thinking": self._thinking}
+        options: dict[str, Any] = {} if self._thinking is None else {"enable_thinking": self._thinking}
         messages = parse_messages(chat_history)
         rendered = self._pipe.chat_template.render(
             messages,

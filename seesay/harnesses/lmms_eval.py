@@ -15,6 +15,9 @@ from seesay.errors import ErrorCode, RequestError
 from seesay.harnesses.arguments import open_pipeline, read_generation
 from seesay.values import AudioSamples
 
+_AT_ONCE = 512
+"""Requests whose pictures are in memory together; those of a whole task may not fit."""
+
 
 @register_model("seesay")
 class SeesayLMM(lmms):  # type: ignore[misc, unused-ignore]
@@ -40,19 +43,21 @@ class SeesayLMM(lmms):  # type: ignore[misc, unused-ignore]
 
     def generate_until(self, requests: list[Instance]) -> list[GenerationResult]:
         """Answer the conversations of a task. Raises `RequestError` for one that the model cannot answer."""
-        prompts, configs = [], []
-        for request in requests:
-            _, make_messages, kwargs, document, task, split = request.args
-            messages = make_messages(self.task_dict[task][split][document])
-            prompts.append([_read_message(message) for message in messages])
-            configs.append(read_generation(kwargs, self._max_new_tokens))
-        results = []
-        for answer in self._pipe(prompts, gen_config=configs, use_tqdm=True) if prompts else ():
-            if answer.error is not None:
-                raise answer.error
-            counts = TokenCounts(input_tokens=answer.input_token_len, output_tokens=answer.generate_token_len)
-            results.append(GenerationResult(text=answer.text, token_counts=counts))
+        results: list[GenerationResult] = []
+        for start in range(0, len(requests), _AT_ONCE):
+            some = requests[start : start + _AT_ONCE]
+            prompts = [self._read_prompt(request) for request in some]
+            configs = [read_generation(request.args[2], self._max_new_tokens) for request in some]
+            for answer in self._pipe(prompts, gen_config=configs, use_tqdm=True):
+                if answer.error is not None:
+                    raise answer.error
+                counts = TokenCounts(input_tokens=answer.input_token_len, output_tokens=answer.generate_token_len)
+                results.append(GenerationResult(text=answer.text, token_counts=counts))
         return results
+
+    def _read_prompt(self, request: Instance) -> list[dict[str, Any]]:
+        _, make_messages, _, document, task, split = request.args
+        return [_read_message(message) for message in make_messages(self.task_dict[task][split][document])]
 
     def loglikelihood(self, requests: list[Instance]) -> list[tuple[float, bool]]:
         """Refuse: lmms-eval has no messages for what follows a context."""

@@ -38,7 +38,8 @@ def split_sweeps(items: Sequence[pytest.Item]) -> tuple[list[pytest.Item], list[
     """Return the tests that run where slow tests are left out, and those that do not: every other case of a test with
     more than `MANY_CASES`, the same ones in every run, unless it is marked `every_case`."""
     counts = Counter(map(_function_of, items))
-    kept, left_out = [], []
+    kept: list[pytest.Item] = []
+    left_out: list[pytest.Item] = []
     for item in items:
         is_sweep = counts[_function_of(item)] > MANY_CASES and item.get_closest_marker("every_case") is None
         (left_out if is_sweep and crc32(item.nodeid.encode()) % 2 else kept).append(item)
