@@ -76,7 +76,8 @@ class Distributor:
             status, answer = 0, b""
             if node.is_up:
                 status, answer = await fetch(client, node.url + target, headers, method=method, body=body)
-            return (status, answer) if status else (502, _describe_lost(node))
+            lost = {"error": {"message": f"{node.name} does not answer"}}
+            return (status, answer) if status else (502, encode_json(lost).encode())
 
         return await asyncio.gather(*map(ask, nodes))
 
@@ -182,13 +183,13 @@ class _Answer:
 
 async def _read_body(receive: Receive) -> bytes:
     """Return a whole body. Starlette's `Request` takes twice as long for a small one."""
-    message = await receive()
-    pieces = [message.get("body", b"")]
-    while message["type"] == "http.request" and message.get("more_body"):
+    pieces, has_more = [], True
+    while has_more:
         message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGoneError
         pieces.append(message.get("body", b""))
-    if message["type"] == "http.disconnect":
-        raise ClientGoneError
+        has_more = message.get("more_body", False)
     return b"".join(pieces)
 
 
@@ -197,10 +198,6 @@ def _target_of(scope: Scope) -> str:
     if not path.startswith(b"/"):  # behind the URL of a node, it could name another host
         raise bad_request("the target of a request must be a path")
     return quote(path + b"?" + query if query else path, safe=string.punctuation)
-
-
-def _describe_lost(node: Node) -> bytes:
-    return encode_json({"error": {"message": f"{node.name} does not answer"}}).encode()
 
 
 def _make_error(num_lost: int) -> ApiError:
