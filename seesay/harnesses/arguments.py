@@ -38,16 +38,29 @@ def read_generation(given: Mapping[str, Any], max_new_tokens: int) -> Generation
     """Return the configuration of a task's `generation_kwargs`, greedy unless they say otherwise; `max_new_tokens`:
     where they do not say how many. Raises `ConfigError` for what is none."""
     kwargs = {name: value for name, value in given.items() if value is not None}
-    lengths = [int(length) for name in _TOKENS if (length := kwargs.pop(name, None)) is not None]
-    until = kwargs.pop("until", [])
-    words = [word for word in ([until] if isinstance(until, str) else until) if word]
+    lengths = _take(kwargs, _TOKENS)
+    until = kwargs.pop("until", ())
+    stop_words = list(filter(None, [until] if isinstance(until, str) else until))
+    is_sampled = kwargs.pop("do_sample", "temperature" in kwargs) and kwargs.get("temperature") != 0
+    sampling = _take(kwargs, _SAMPLING)
+    _refuse_unknown(kwargs)
+    return GenerationConfig(
+        max_new_tokens=int(next(iter(lengths.values()), max_new_tokens)),
+        do_sample=is_sampled,
+        stop_words=stop_words or None,
+        **(sampling if is_sampled else {}),
+        **kwargs,
+    )
+
+
+def _take(kwargs: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    """Take what is called so out of `kwargs`, and return it in the order of the names."""
+    return {name: kwargs.pop(name) for name in names if name in kwargs}
+
+
+def _refuse_unknown(kwargs: dict[str, Any]) -> None:
+    """Raise `ConfigError` for what is no option of `GenerationConfig`; take out the number of beams."""
     if (beams := kwargs.pop("num_beams", 1)) != 1:
         raise ConfigError(f"generation_kwargs: num_beams={beams!r} is not supported: it must be 1")
-    do_sample = bool(kwargs.pop("do_sample", kwargs.get("temperature", 0) > 0))
-    if not do_sample or not kwargs.get("temperature", 1):
-        do_sample = False
-        kwargs = {name: value for name, value in kwargs.items() if name not in _SAMPLING}
     if unknown := set(kwargs) - {field.name for field in fields(GenerationConfig)}:
         raise ConfigError(f"generation_kwargs: {sorted(unknown)[0]!r} is no option of GenerationConfig")
-    length = lengths[0] if lengths else max_new_tokens
-    return GenerationConfig(max_new_tokens=length, do_sample=do_sample, stop_words=words or None, **kwargs)
