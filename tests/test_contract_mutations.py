@@ -64,6 +64,7 @@ from seesay.vl.families import (
     llava_onevision,
     minicpmv,
     molmo,
+    nemotron_h_omni,
     ovis2,
     paligemma,
     perception_lm,
@@ -730,7 +731,7 @@ def positions_are_blended_linearly(patch: Patch) -> None:
 @caught_by("rows_equal_the_models", "kimi_vl")
 def rows_and_columns_of_neighbours_change_places(patch: Patch) -> None:
     original = packed_layout._compute_angles
-    patch.setattr(packed_layout, "_compute_angles", lambda places, config: original(places.flip(1), config))
+    patch.setattr(packed_layout, "_compute_angles", lambda places, *more: original(places.flip(1), *more))
 
 
 @caught_by("rows_equal_the_models", "kimi_vl")
@@ -770,6 +771,29 @@ def patches_that_are_not_whole_count(patch: Patch) -> None:
         return original(self, modality, whole, options)
 
     patch.setattr(kimi_vl.KimiVL, "measure", measure)
+
+
+# --- Nemotron Omni ----------------------------------------------------------------------------------------------------
+
+
+@caught_by("rows_equal_the_models", "nemotron_h_omni")
+def positions_are_stretched_over_the_frame_alone(patch: Patch) -> None:
+    blending: Any = "antialiased"
+    wrap(patch, nemotron_h_omni, "make_tower_config", lambda config: replace(config, position_blending=blending))
+
+
+@caught_by("rows_equal_the_models", "nemotron_h_omni")
+def rows_before_patches_are_all_the_first(patch: Patch) -> None:
+    from seesay.encoders.towers import packed_vit
+
+    patch.setattr(packed_vit, "make_kept_layout", packed_layout.make_kept_layout.__wrapped__)
+    wrap(patch, packed_layout, "_find_prefixed", lambda found: [np.where(found[0] < 3, 0, found[0]), found[1]])
+
+
+@caught_by("pixels_equal_the_processors", "nemotron_h_omni")
+def interpolation_does_not_overshoot(patch: Patch) -> None:
+    original = images.resize_as_float
+    patch.setattr(nemotron_h_omni, "resize_as_float", lambda *args, **more: original(*args, **{**more, "clamps": True}))
 
 
 # --- DeepSeek-OCR -----------------------------------------------------------------------------------------------------

@@ -67,6 +67,8 @@ class Family(ABC):
     options: names of the per-item options by modality; their values are positive integers, true or false for those in
     `switches`, and numbers for those with `_ratio_` in their name. `size` is pixels, or {"longest_edge": pixels}.
     frame_options: options of pictures that are frames of a video, where the request does not have them.
+    takes_frames: whether a family of pictures alone takes the frames of a video as such; those of models that compute
+        videos in another way do not.
     tokenizes_apart: the text before, between and behind media is tokenized in pieces, each like a text of its own.
     begins_empty: with `tokenizes_apart`, a piece without characters has the tokenizer's prefix, too.
     num_position_axes: rotary positions of a token: 1, or several, as 3 for time, height and width (M-RoPE); an instance
@@ -90,6 +92,7 @@ class Family(ABC):
     options: ClassVar[Mapping[Modality, tuple[str, ...]]] = {}
     switches: ClassVar[tuple[str, ...]] = ()
     frame_options: ClassVar[Mapping[str, int]] = {}
+    takes_frames: ClassVar[bool] = True
     tokenizes_apart: bool = False
     begins_empty: bool = True
     num_position_axes: int = 1
@@ -298,7 +301,8 @@ class Family(ABC):
     def option_names(self, modality: Modality) -> frozenset[str]:
         """Return the names of all options that media of a modality may have; none of one that the model does not take.
         Audio has none. Videos whose frames are taken as pictures have the options of pictures."""
-        if modality is Modality.AUDIO or (modality not in self.modalities and self.modalities != (Modality.IMAGE,)):
+        is_split = self.takes_frames and self.modalities == (Modality.IMAGE,)
+        if modality is Modality.AUDIO or (modality not in self.modalities and not is_split):
             return frozenset()
         own = self.options.get(modality if modality in self.modalities else Modality.IMAGE, ())
         return frozenset({"detail", *own}) | DECODE_OPTIONS[modality]

@@ -149,6 +149,8 @@ CHECKPOINTS: Mapping[str, Tiny] = {
     "deepseek_ocr": Tiny(architecture="DeepseekOCRForCausalLM"),
     "deepseek_ocr2": Tiny(architecture="DeepseekOcr2ForConditionalGeneration"),
     "ernie4_5_vl": Tiny(architecture="Ernie4_5_VLMoeForConditionalGeneration"),
+    "nemotron_h_omni": Tiny(architecture="NemotronH_Omni_Reasoning_V3"),
+    "nemotron_h_omni_original": _original("NemotronH_Nano_Omni_Reasoning_V3", "NemotronH_Omni_Reasoning_V3"),
     "kimi_vl": Tiny(architecture="KimiVLForConditionalGeneration"),
     "perception_lm": Tiny(architecture="PerceptionLMForConditionalGeneration", needs="timm"),
     "perception_lm_timm": Tiny(architecture="PerceptionLMForConditionalGeneration", variant=True, needs="timm"),
@@ -290,7 +292,7 @@ WITH_EXPERTS = (
     "ernie4_5_moe", "ernie4_5_vl", "glm4_moe", "glm4v_moe", "gpt_oss", "gpt_oss_mxfp4", "granite4", "granitemoe",
     "granitemoeshared",
     "internvl_gpt_oss", "internvl_qwen3_moe", "jamba", "kimi_linear", "kimi_vl", "llama4", "llama4_text", "mixtral",
-    "nemotron_h_moe",
+    "nemotron_h_moe", "nemotron_h_omni_original",
     "olmoe", "phimoe", "phimoe_published", "qwen2_moe",
     "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_moe", "qwen3_next", "qwen3_vl_moe", "qwen3_vl_moe_published",
 )  # fmt: skip
@@ -298,7 +300,8 @@ WITH_EXPERTS = (
 WITH_STATES = (
     "bamba", "falcon_h1", "granite4", "granite4_dense", "jamba", "kimi_linear", "lfm2", "lfm2_vl", "minicpmv4_6",
     "minicpmv4_6_fine", "nemotron_h",
-    "nemotron_h_moe", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next",
+    "nemotron_h_moe", "nemotron_h_omni", "nemotron_h_omni_original", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text",
+    "qwen3_5_text", "qwen3_next",
 )  # fmt: skip
 """Those whose layers keep a state of each sequence, which is not kept in host memory."""
 WITH_LATENT_ROWS = ("deepseek_v2", "deepseek_v3", "deepseek_vl2", "deepseek_vl2_sigmoid", "kimi_linear", "kimi_vl")

@@ -22,6 +22,7 @@ from family_contract import (
     build,
     decoder_of,
     edit_json,
+    group_patches,
     head_of,
     join_patches,
     list_line,
@@ -120,7 +121,8 @@ def _count_made(loaded: Loaded, size: tuple[int, int]) -> int | None:
 
 
 def _count_written(loaded: Loaded, sizes: Sequence[tuple[int, int]]) -> list[int | None]:
-    """Return the tokens of what a processor that does not count them writes for pictures of these sizes."""
+    """Return the tokens of what a processor that does not count them writes for pictures of these sizes; None for those
+    of which no pixel is left."""
     processor = loaded.processor
 
     @cache
@@ -133,7 +135,8 @@ def _count_written(loaded: Loaded, sizes: Sequence[tuple[int, int]]) -> list[int
             text = processor.replace_image_token(inputs, 0)
         return len(processor.tokenizer(text, add_special_tokens=False)["input_ids"])
 
-    return [count(*count_tiles(processor, *size)) for size in sizes]
+    grids = (count_tiles(processor, *size) for size in sizes)
+    return [count(*grid) if all(grid) or len(grid) != 2 else None for grid in grids]
 
 
 def random_sizes(count: int, seed: int = 5) -> list[tuple[int, int]]:
@@ -188,6 +191,8 @@ def pixels_equal_the_processors(loaded: Loaded, media: list[DecodedMedia] | None
         theirs = (
             list_patches(inputs[key], inputs["spatial_shapes"], loaded.encoder.tower.config.merge_size)
             if "spatial_shapes" in inputs
+            else group_patches(inputs[key], inputs["image_grid_hw"], loaded.encoder.tower.config.merge_size)
+            if "image_grid_hw" in inputs
             else list_line(inputs[key])
             if "target_sizes" in inputs and inputs[key].dim() == 4
             else list_pixels(inputs[key], mask, inputs.get("image_sizes"))

@@ -144,6 +144,16 @@ def list_patches(pixels: torch.Tensor, shapes: torch.Tensor, group: int) -> list
     return found
 
 
+def group_patches(patches: torch.Tensor, shapes: torch.Tensor, group: int) -> list[torch.Tensor]:
+    """Return the patch vectors of pictures, one behind another and row by row [P, size], of `shapes` [N, 2]: those of a
+    merge group one behind another."""
+    found = []
+    for (rows, columns), own in zip(shapes.tolist(), torch.split(patches, shapes.prod(1).tolist()), strict=True):
+        grid = own.view(rows // group, group, columns // group, group, -1).transpose(1, 2)
+        found += list(grid.reshape(rows * columns, -1))
+    return found
+
+
 class _Seen(Exception):
     """Ends a forward pass once its embeddings are known."""
 
@@ -157,8 +167,10 @@ def decoder_of(loaded: Loaded) -> Any:
 
 def head_of(loaded: Loaded) -> Any:
     """Return what makes logits of the decoder's output."""
-    found = getattr(loaded.model, "lm_head", None)
-    return loaded.model.get_output_embeddings() if found is None else found
+    for model in (loaded.model, getattr(loaded.model, "language_model", None)):
+        if (found := getattr(model, "lm_head", None)) is not None:
+            return found
+    return loaded.model.get_output_embeddings()
 
 
 def spliced_embeddings(loaded: Loaded, inputs: Any) -> tuple[torch.Tensor, torch.Tensor]:

@@ -88,7 +88,7 @@ def load_oracle(path: Path, dtype: torch.dtype = torch.float32) -> tuple[Any, An
     processor = AutoProcessor.from_pretrained(path, trust_remote_code=runs_code)
     if architecture == "DeepseekOcr2ForConditionalGeneration":
         _keep_thin_pictures(processor.image_processor)
-    if published != path:
+    if published != path and architecture != "NemotronH_Omni_Reasoning_V3":  # its authors resize as Transformers does
         for each in (processor.image_processor, getattr(processor, "video_processor", None)):
             if each is not None:
                 resize_with_pillow(each)

@@ -56,6 +56,8 @@ def count_tiles(processor: Any, height: int, width: int) -> tuple[int, ...]:
         return (image_processor.get_number_of_image_patches(height, width) - 1,)
     if hasattr(image_processor, "get_number_of_image_patches"):
         return tuple(image_processor.get_number_of_image_patches(height, width)[1:])
+    if type(processor).__name__ == "NemotronH_Omni_Reasoning_V3Processor":
+        return _count_patches_of_nemotron(image_processor, height, width)
     if type(processor).__name__ == "Ovis2Processor":
         return _count_tiles_of_ovis(image_processor, height, width)
     if type(processor).__name__ == "Llama4Processor":
@@ -71,6 +73,8 @@ def as_image_inputs(processor: Any, *grid: int) -> dict[str, Any]:
     """Return what the processor's `replace_image_token` takes of a picture with this grid of tiles."""
     if type(processor).__name__ == "DeepseekOcr2Processor":
         return {"num_local_patches": grid}
+    if type(processor).__name__ == "NemotronH_Omni_Reasoning_V3Processor":
+        return {"image_grid_hw": torch.tensor([grid])}
     if type(processor).__name__ == "Ovis2Processor":
         return {"grids": [torch.tensor(grid)]}
     if type(processor).__name__ == "Llama4Processor":
@@ -82,6 +86,20 @@ def as_image_inputs(processor: Any, *grid: int) -> dict[str, Any]:
         sizes = [grid[2:4], *(grid[4:] for _ in range(grid[0] * grid[1]))]
         return {"grids": [grid[:2]], "num_patches_per_image": [len(sizes)], "target_sizes": torch.tensor(sizes)}
     return {"rows": [[grid[0]]], "cols": [[grid[1]]]} if grid else {}
+
+
+def _count_patches_of_nemotron(image_processor: Any, height: int, width: int) -> tuple[int, int]:
+    """Return the rows and columns of patches of a picture that is alone; 0 for one that the processor fails for."""
+    from transformers.models.nemotron_h_omni import image_processing_nemotron_h_omni as published
+
+    least, most = image_processor.min_num_patches, image_processor.max_num_patches
+    side, merge = image_processor.patch_size, round(1 / image_processor.downsample_ratio)
+    most = min(max((image_processor.max_model_len - 4) * merge**2, least), most)
+    try:
+        found: tuple[int, int] = published.get_patch_grid_size(height, width, side, merge, least, most)
+    except ZeroDivisionError:
+        return 0, 0
+    return found
 
 
 def _size_in_lfm2(image_processor: Any, height: int, width: int) -> tuple[int, ...]:

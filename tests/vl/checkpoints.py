@@ -20,6 +20,7 @@ import transformers
 from enrolment import SIBLING
 from ernie_checkpoints import write_ernie_vl
 from module_checkpoints import MODULE_CHECKPOINTS, ModuleCheckpoint
+from nemotron_checkpoints import write_nemotron_omni, write_original_nemotron_omni
 from ocr_checkpoints import write_deepseek_ocr, write_deepseek_ocr2
 from original_layouts import name_as_internlm2
 from original_text import (
@@ -1709,6 +1710,8 @@ FACTORIES: dict[str, Callable[[Path], None]] = {
     "deepseek_ocr": write_deepseek_ocr,
     "deepseek_ocr2": write_deepseek_ocr2,
     "ernie4_5_vl": write_ernie_vl,
+    "nemotron_h_omni": write_nemotron_omni,
+    "nemotron_h_omni_original": write_original_nemotron_omni,
     "kimi_vl": _kimi_vl,
     "molmo": _molmo(),
     "molmo_olmo2": _molmo(

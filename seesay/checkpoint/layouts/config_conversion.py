@@ -16,6 +16,7 @@ from seesay.checkpoint.layouts.original_internvl import read_internvl_chat, read
 from seesay.checkpoint.layouts.original_kimi import read_kimi_vl
 from seesay.checkpoint.layouts.original_llava import read_llava, read_tower_processor
 from seesay.checkpoint.layouts.original_molmo import read_molmo
+from seesay.checkpoint.layouts.original_nemotron import read_nemotron_omni
 from seesay.checkpoint.layouts.original_omni import THINKERS, read_omni
 from seesay.checkpoint.layouts.original_ovis import read_ovis
 from seesay.checkpoint.layouts.original_qwen import read_qwen, read_qwen_vl
@@ -118,6 +119,7 @@ _BY_ARCHITECTURE: Mapping[str, ConfigReader] = {
     "LlavaLlamaForCausalLM": _read_llava,
     "LlavaMistralForCausalLM": _read_llava,
     "LlavaQwenForCausalLM": _read_llava,
+    "NemotronH_Nano_Omni_Reasoning_V3": lambda config: ConvertedConfig(config=read_nemotron_omni(config)),
     "PhiMoEForCausalLM": _read_phimoe,
 }
 _BY_MODEL_TYPE: Mapping[str, ConfigReader] = {
@@ -161,6 +163,7 @@ ORIGINALS: Mapping[str, tuple[str, ...]] = {
     "LlavaMistralForCausalLM": _LLAVA,
     "LlavaQwenForCausalLM": _LLAVA,
     "MPTForCausalLM": ("MptForCausalLM",),
+    "NemotronH_Nano_Omni_Reasoning_V3": ("NemotronH_Omni_Reasoning_V3",),
     "PhiMoEForCausalLM": ("PhimoeForCausalLM",),
     "Ovis": ("Ovis2ForConditionalGeneration",),
     "MultiModalityCausalLM": (

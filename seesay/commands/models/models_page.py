@@ -32,16 +32,18 @@ them.
 [Other models](#other-models) run through Transformers' modules: they are not quantized, and take new weights of whole
 folders.
 
-Qwen3-Next, Qwen3.5, MiniCPM-V 4.6, LFM2, LFM2-VL, Granite 4, Bamba, Falcon-H1, Nemotron-H, Jamba and Kimi-Linear keep a
-state of each sequence ([states](design/states.md)). DeepSeek-V2 and V3, DeepSeek-VL2, Kimi-VL and some layers of
-Kimi-Linear attend to latent rows: quantized weights of their `kv_b_proj`, and an int4 KV cache, are refused.
+Qwen3-Next, Qwen3.5, MiniCPM-V 4.6, LFM2, LFM2-VL, Granite 4, Bamba, Falcon-H1, Nemotron-H, Nemotron Omni, Jamba and
+Kimi-Linear keep a state of each sequence ([states](design/states.md)). DeepSeek-V2 and V3, DeepSeek-VL2, Kimi-VL and
+some layers of Kimi-Linear attend to latent rows: quantized weights of their `kv_b_proj`, and an int4 KV cache, are
+refused.
 
 ## Vision-language models
 
 Every family takes several pictures in a prompt, anywhere in the text, but for `late_interaction`, which
-[embeds](embeddings.md) a page or a text. A family without videos gets the frames of a video as pictures. Options of an
-item stand beside its URL or in `load_image(...)`. Every family has `detail`, and an option that a family does not have
-is refused by name. [media.md](media.md) says what they mean, and which ones all videos have.
+[embeds](embeddings.md) a page or a text. A family without videos gets the frames of a video as pictures, or
+refuses it. Options of an item stand beside its URL or in `load_image(...)`. Every family has `detail`, and an option
+that a family does not have is refused by name. [media.md](media.md) says what they mean, and which ones all videos
+have.
 """
 _TOWERS = """\
 ## Towers of timm
@@ -204,7 +206,7 @@ def _sort_key(entry: tuple[str, type[Family]]) -> tuple[str, str]:
 
 def _options(family: type[Family], modality: Modality) -> str:
     if modality not in family.modalities:
-        return "as pictures"
+        return "as pictures" if family.takes_frames else "no"
     return _join(f"`{name}`" for name in family.options.get(modality, ())) if family.options.get(modality) else "yes"
 
 

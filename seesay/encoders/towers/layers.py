@@ -41,11 +41,16 @@ def _gelu_tanh(x: Tensor) -> Tensor:
     return F.gelu(x, approximate="tanh")
 
 
+def _square_relu(x: Tensor) -> Tensor:
+    return F.relu(x).square()
+
+
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "gelu_pytorch_tanh": _gelu_tanh,
     "quick_gelu": _quick_gelu,
     "relu": F.relu,
+    "relu2": _square_relu,
     "silu": F.silu,
 }
 
@@ -205,14 +210,15 @@ class Mlp(nn.Module):
 
 
 class PixelNormalizer:
-    """Computes (pixel · rescale_factor - mean) / std of uint8 pixels, on their device, rounded as torchvision does."""
+    """Computes (pixel · rescale_factor - mean) / std of uint8 or float32 pixels, on their device, rounded as
+    torchvision does."""
 
     def __init__(self, *, mean: Sequence[float], std: Sequence[float], rescale_factor: float) -> None:
         statistics = torch.tensor((tuple(mean), tuple(std))).mul_(1.0 / rescale_factor)
         self._by_device = {statistics.device: statistics}
 
     def __call__(self, pixels: Tensor, *, channel_dim: int, out: Tensor | None = None) -> Tensor:
-        """Return float32 of the same shape as uint8 `pixels`, in `out` if given. Axis `channel_dim` holds the three
+        """Return float32 of the same shape as `pixels`, in `out` if given. Axis `channel_dim` holds the three
         channels."""
         device = pixels.device
         if device not in self._by_device:
@@ -243,7 +249,7 @@ class RoundedNormalizer(PixelNormalizer):
 def _normalize_on_host(pixels: Tensor, mean: Tensor, std: Tensor, out: Tensor | None) -> Tensor:
     """Return (pixels - mean) / std. On the CPU torch is many times slower for operands of two types, and along an axis
     of three: where the channels are the last axis, whole lines of pixels are computed."""
-    found = pixels.to(torch.float32) if out is None else out.copy_(pixels)
+    found = pixels.to(torch.float32, copy=True) if out is None else out.copy_(pixels)
     if mean.shape[-1] == 1 or not found.is_contiguous():
         return found.sub_(mean).div_(std)
     lines = found.view(-1, math.prod(found.shape[-2:]))

@@ -43,13 +43,14 @@ class DownsamplerConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinedConfig:
-    """Two linear layers of the patches of a merge group, which the tower's last norm has normed, one behind another.
-    has_norm: these are normed together first."""
+    """Two linear layers of the patches of a merge group, one behind another. norm: what norms these together first.
+    norms_patches: whether the tower has a last norm."""
 
     inner_size: int
     activation: str
     has_bias: bool
-    has_norm: bool
+    norm: Literal["layer", "rms"] | None
+    norms_patches: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,11 +61,11 @@ class ResamplerConfig:
     norm_eps: float
 
 
-Blending = Literal["bilinear", "bicubic", "antialiased"]
+Blending = Literal["bilinear", "bicubic", "antialiased", "cropped"]
 """How a square grid of learned positions is stretched over a frame: bilinear, with the corners of the grid at the
 centers of the frame's outer patches; or bicubic, with the edges of both in one place, and the outer positions repeated
 beyond the grid; or bilinear with the edges in one place, where a frame of fewer patches takes the mean of more
-positions."""
+positions; or bilinear over the square of the frame's longer side, whose upper left part the frame takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,8 +83,10 @@ class PackedVisionConfig:
     instead of both the same. rotates_neighbours: see `LayerConfig`; of each two pairs of neighbours, which have the
     same frequency, the first is turned by the column and the second by the row, instead of rows having the first half
     of all pairs. projector: None for Qwen's merger. norms_twice: a second norm is behind the last one.
-    has_position_axes: the checkpoint has the learned positions in two axes. has_rotary: whether there are rotary
-    positions. has_channels_last: the checkpoint's weights are for patches laid out as (y, x, channel).
+    num_prefix: learned rows before the patches of each frame, which the layers compute with them and the projector does
+    not take. has_scales: see `LayerConfig`. position_axes: of the checkpoint's learned positions: their rows, the two
+    axes of the grid, or their rows below an axis of one. has_rotary: whether there are rotary positions.
+    has_channels_last: the checkpoint's weights are for patches laid out as (y, x, channel).
     """
 
     depth: int
@@ -110,7 +113,9 @@ class PackedVisionConfig:
     alternates_axes: bool = False
     rotates_neighbours: bool = False
     norms_twice: bool = False
-    has_position_axes: bool = False
+    num_prefix: int = 0
+    has_scales: bool = False
+    position_axes: Literal["rows", "grid", "batch"] = "rows"
     has_rotary: bool = True
     has_channels_last: bool = False
     projector: ProjectorConfig | DownsamplerConfig | JoinedConfig | ResamplerConfig | None = None
@@ -118,6 +123,8 @@ class PackedVisionConfig:
     def __post_init__(self) -> None:
         if any(not 0 <= index < self.depth for index in self.deep_layers):
             raise CheckpointError(f"vision_config: layers {list(self.deep_layers)} are not all of the {self.depth}")
+        others = self.has_rotary or self.window_size is not None or self.deep_layers
+        assert not (self.num_prefix and others), "rows before patches have no place, no window and no deep rows"
 
     @property
     def embedding_size(self) -> int:
@@ -152,6 +159,7 @@ class PackedVisionConfig:
             has_biases=self.has_biases,
             uses_rms_norm=self.uses_rms_norm,
             rotates_neighbours=self.rotates_neighbours,
+            has_scales=self.has_scales,
             is_gated=self.uses_rms_norm,
         )
 
@@ -164,7 +172,9 @@ class PackedLayout:
     `frames` is for batches whose grids have been seen before: a GPU computes them with cuDNN, whose first call for a
     shape takes tens of milliseconds. `frames_once` is for new grids. taps: indices int64 [P, K] of learned positions
     and their shares float32 [P, K], for each patch; None without such positions. pairs: int64 [2, R], the merge groups
-    in the tower's order that the resampler joins; None without one.
+    in the tower's order that the resampler joins; None without one. prefixed: with rows before the patches of F frames,
+    the place of each row of the layers among those and all patches behind them, int64 [P + F · num_prefix], and the
+    places of the patches among the layers' rows, int64 [P]; None without them.
     """
 
     order: Tensor | None
@@ -176,6 +186,7 @@ class PackedLayout:
     frames_once: Segments
     taps: tuple[Tensor, Tensor] | None = None
     pairs: Tensor | None = None
+    prefixed: tuple[Tensor, Tensor] | None = None
 
 
 @lru_cache(maxsize=256)
@@ -259,6 +270,16 @@ def _find_pairs(
     return [inverse[np.concatenate(pairs, axis=1)]]
 
 
+def _find_prefixed(lengths: npt.NDArray[np.int64], count: int) -> list[npt.NDArray[np.int64]]:
+    """Return `PackedLayout.prefixed` of frames of so many patches, in the tower's order; empty without rows before
+    them."""
+    if not count:
+        return []
+    starts, patches = np.cumsum(lengths) - lengths, count + np.arange(lengths.sum())
+    rows = np.insert(patches, starts.repeat(count), np.tile(np.arange(count), len(lengths)))
+    return [rows, np.flatnonzero(rows >= count)]
+
+
 _Taps = tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]
 """Places along each axis that a patch takes, [K, P, 2], and how much of each."""
 
@@ -268,7 +289,9 @@ def _find_neighbours(
 ) -> _Taps:
     """Return the two or four neighbours of each patch at `coordinates` [P, 2] of frames of `sizes` [P, 2]."""
     is_cubic = blending == "bicubic"
-    if is_cubic:
+    if blending == "cropped":
+        sizes = sizes.max(axis=1, keepdims=True)
+    if is_cubic or blending == "cropped":
         places = (coordinates + np.float32(0.5)) / sizes.astype(np.float32) * np.float32(side) - np.float32(0.5)
     else:
         places = coordinates.astype(np.float32) * np.float32(side - 1) / np.maximum(sizes - 1, 1).astype(np.float32)
@@ -312,11 +335,12 @@ def _weigh_cubic(share: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     return np.stack([far(1 + share), near(share), near(1 - share), far(2 - share)])
 
 
-def _compute_angles(coordinates: Tensor, config: PackedVisionConfig) -> Tensor:
-    """Return the angles of a head's pairs, float32 [P, head_dim / 2]: the first half of the frequencies multiplies the
-    row, the second the column; or every other one (`PackedVisionConfig.rotates_neighbours`)."""
+def _compute_angles(coordinates: Tensor, num_rows: int, config: PackedVisionConfig) -> Tensor:
+    """Return the angles of a head's pairs, float32 [num_rows, head_dim / 2]: the first half of the frequencies
+    multiplies the row, the second the column; or every other one (`PackedVisionConfig.rotates_neighbours`). There are
+    more rows than patches in towers without rotary positions only (`PackedVisionConfig.num_prefix`)."""
     if not config.has_rotary:
-        return torch.zeros(len(coordinates), config.head_dim // 2, device=coordinates.device)
+        return torch.zeros(num_rows, config.head_dim // 2, device=coordinates.device)
     quarter = config.head_dim // 4
     steps = torch.arange(quarter, dtype=torch.float64, device=coordinates.device)
     if config.alternates_axes:
@@ -347,13 +371,19 @@ def _make_plain_layout(grids: Sequence[Grid], config: PackedVisionConfig, device
     order = order[np.argsort(np.repeat(window_lengths, window_lengths), kind="stable")]
     inverse = np.argsort(order)
     coordinates = _find_coordinates(grids, order, config)
-    angles = _compute_angles(torch.from_numpy(coordinates), config)
     taps = None
     if config.position_side is not None:
         indices, shares = _find_taps(grids, order, coordinates, config)
         taps = torch.from_numpy(indices).to(device), torch.from_numpy(shares).to(device)
-    frame_rows = (inverse[:, None] * unit + np.arange(unit)).ravel()
-    frames = group_segments(frame_lengths * unit, frame_rows, device)
+    lengths, frame_rows = frame_lengths * unit, (inverse[:, None] * unit + np.arange(unit)).ravel()
+    prefixed = []
+    if config.num_prefix:  # without windows, frames are ordered by length
+        lengths = np.sort(lengths)
+        prefixed = [torch.from_numpy(each).to(device) for each in _find_prefixed(lengths, config.num_prefix)]
+        lengths += config.num_prefix
+        frame_rows = np.arange(lengths.sum())
+    angles = _compute_angles(torch.from_numpy(coordinates), len(frame_rows), config)
+    frames = group_segments(lengths, frame_rows, device)
     windows = frames
     if config.window_size is not None:
         windows = group_segments(np.sort(window_lengths) * unit, np.arange(len(order) * unit), device)
@@ -369,6 +399,7 @@ def _make_plain_layout(grids: Sequence[Grid], config: PackedVisionConfig, device
         frames_once=frames,
         taps=taps,
         pairs=torch.from_numpy(pairs[0]).to(device) if pairs else None,
+        prefixed=(prefixed[0], prefixed[1]) if prefixed else None,
     )
 
 
@@ -377,15 +408,17 @@ def _make_gpu_layout(grids: Sequence[Grid], config: PackedVisionConfig, device: 
     lengths."""
     unit = config.merge_unit
     order, window_lengths, frame_lengths = _order_windows(grids, config)
-    starts = [np.cumsum([0, *lengths * unit], dtype=np.int32) for lengths in (window_lengths, frame_lengths)]
+    lengths = frame_lengths * unit + config.num_prefix
+    starts = [np.cumsum([0, *each], dtype=np.int32) for each in (window_lengths * unit, lengths)]
     coordinates = _find_coordinates(grids, order, config)
     taps = [] if config.position_side is None else _find_taps(grids, order, coordinates, config)
     inverse = np.argsort(order)
     pairs = _find_pairs(grids, inverse, config)
-    on_device = upload([order, inverse, coordinates, *starts, *taps, *pairs], device)
-    angles = _compute_angles(on_device[2], config)
-    frames = group_neighbours(frame_lengths * unit)
-    frames_once = SegmentTable(on_device[4], int(frame_lengths.max()) * unit)
+    prefixed = _find_prefixed(frame_lengths * unit, config.num_prefix)
+    on_device = upload([order, inverse, coordinates, *starts, *taps, *pairs, *prefixed], device)
+    angles = _compute_angles(on_device[2], int(lengths.sum()), config)
+    frames = group_neighbours(lengths)
+    frames_once = SegmentTable(on_device[4], int(lengths.max()))
     windows = SegmentTable(on_device[3], int(window_lengths.max()) * unit)
     moves = bool((np.diff(order) != 1).any())
     return PackedLayout(
@@ -397,5 +430,6 @@ def _make_gpu_layout(grids: Sequence[Grid], config: PackedVisionConfig, device: 
         frames=frames,
         frames_once=frames_once,
         taps=(on_device[5], on_device[6]) if taps else None,
-        pairs=on_device[-1] if pairs else None,
+        pairs=on_device[5 + len(taps)] if pairs else None,
+        prefixed=(on_device[-2], on_device[-1]) if prefixed else None,
     )

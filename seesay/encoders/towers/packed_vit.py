@@ -1,11 +1,12 @@
 """The vision towers of Qwen2-VL, Qwen2.5-VL, Qwen3-VL, GLM-4.1V, Pixtral, Mistral 3, Kimi-VL (MoonViT), LFM2-VL
-(SigLIP2) and ERNIE-4.5-VL: patches of pictures and videos of any size, packed into one call.
+(SigLIP2), ERNIE-4.5-VL and Nemotron 3 Nano Omni (RADIO): patches of pictures and videos of any size, packed into one
+call.
 
 Rotary positions in two axes; every frame attends within itself, in Qwen2.5-VL most layers only within windows.
-Qwen3-VL, GLM-4.1V and MoonViT add learned positions, and SigLIP2 has these alone; Qwen3-VL gives its decoder's first
-layers the outputs of some of its own. Architecture: arXiv 2409.12191 section 2.1, arXiv 2502.13923 section 2.1, arXiv
-2511.21631 section 2, arXiv 2507.01006 section 2, arXiv 2410.07073 section 2, arXiv 2504.07491 section 2.1 and arXiv
-2502.14786 section 2.4.
+Qwen3-VL, GLM-4.1V and MoonViT add learned positions, SigLIP2 and RADIO have these alone; Qwen3-VL gives its decoder's
+first layers the outputs of some of its own. Architecture: arXiv 2409.12191 section 2.1, arXiv 2502.13923 section 2.1,
+arXiv 2511.21631 section 2, arXiv 2507.01006 section 2, arXiv 2410.07073 section 2, arXiv 2504.07491 section 2.1, arXiv
+2502.14786 section 2.4 and arXiv 2412.07679.
 """
 
 from __future__ import annotations
@@ -121,14 +122,19 @@ class _NormedDownsampler(Downsampler):
         return self.norm
 
 
+_JOINED_EPS = 1e-5
+
+
 class _JoinedProjector(nn.Module):
-    """As `JoinedConfig` says, of patches that `norm` has normed."""
+    """As `JoinedConfig` says, of patches that `norm` has normed, if there is one."""
 
     def __init__(self, config: PackedVisionConfig, sizes: JoinedConfig) -> None:
         super().__init__()
         self._size = config.hidden_size * config.merge_unit
-        self.norm = config.layers.make_norm()
-        self.layer_norm = nn.LayerNorm(self._size) if sizes.has_norm else None
+        self.norm = config.layers.make_norm() if sizes.norms_patches else None
+        norms = {None: None, "layer": nn.LayerNorm, "rms": RMSNorm}
+        kind = norms[sizes.norm]
+        self.layer_norm = None if kind is None else kind(self._size, _JOINED_EPS)
         self.linear_1 = Linear(self._size, sizes.inner_size, bias=sizes.has_bias)
         self.linear_2 = Linear(sizes.inner_size, config.out_hidden_size, bias=sizes.has_bias)
         self._activation = get_activation(sizes.activation)
@@ -162,12 +168,12 @@ def _make_merger(
             return _Projector(config, projector)
 
 
-class _Positions(nn.Module):
-    """A table of learned positions of a square grid: [positions, size], or in two axes as [side, side, size]."""
+class _Table(nn.Module):
+    """A table of learned rows: [rows, size], or these in several axes."""
 
-    def __init__(self, side: int, size: int, *, has_axes: bool) -> None:
+    def __init__(self, *shape: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(side, side, size) if has_axes else torch.empty(side**2, size))
+        self.weight = nn.Parameter(torch.empty(*shape))
 
     def forward(self, indices: Tensor) -> Tensor:
         return self.weight.flatten(0, -2).index_select(0, indices)
@@ -181,7 +187,10 @@ class PackedVisionTower(nn.Module):
         self.config = config
         self.patch_embed = Linear(config.patch_dim, config.hidden_size, bias=config.patch_bias)
         if config.position_side is not None:
-            self.pos_embed = _Positions(config.position_side, config.hidden_size, has_axes=config.has_position_axes)
+            side = config.position_side
+            axes = {"rows": (side**2,), "grid": (side, side), "batch": (1, side**2)}[config.position_axes]
+            self.pos_embed = _Table(*axes, config.hidden_size)
+        self.prefix = _Table(config.num_prefix, config.hidden_size) if config.num_prefix else None
         self.blocks = nn.ModuleList(Block(config.layers) for _ in range(config.depth))
         self.patch_norm = config.layers.make_norm() if config.norms_patches else None
         self.merger = _make_merger(config)
@@ -200,7 +209,10 @@ class PackedVisionTower(nn.Module):
         return cast("Block", self.blocks[0]).norm1
 
     def fuse(self) -> None:
-        """Let the norms add the biases of the residual updates, so that the matrix products add without bias."""
+        """Let the norms add the biases of the residual updates, so that the matrix products add without bias; not of
+        updates that are scaled, which no matrix product adds."""
+        if self.config.has_scales:
+            return
         offset = torch.zeros(self.config.hidden_size, device=self.device)
         for block in cast("list[Block]", list(self.blocks)):
             offset = block.leave_biases_out(offset)
@@ -225,6 +237,9 @@ class PackedVisionTower(nn.Module):
             x = x.view(len(layout.order), -1).index_select(0, layout.order).view(len(x), -1)
         if layout.taps is not None:
             x = x + self._mix_positions(*layout.taps).to(x.dtype)
+        if self.prefix is not None:
+            assert layout.prefixed is not None
+            x = torch.cat((self.prefix.weight, x)).index_select(0, layout.prefixed[0])
         return x
 
     def _compute(self, layout: PackedLayout, frames: Segments, patches: Tensor) -> Tensor:
@@ -241,6 +256,8 @@ class PackedVisionTower(nn.Module):
             if index in self.config.deep_layers:
                 merger, offset = self.deep_mergers[self.config.deep_layers.index(index)], blocks[index].offset
                 deep.append(merger(x if offset is None else (x + offset).to(x.dtype)))
+        if layout.prefixed is not None:
+            result = result.index_select(0, layout.prefixed[1])
         merged: Tensor = torch.cat([self.merger(result), *deep], dim=1) if deep else self.merger(result)
         if layout.pairs is not None:
             assert isinstance(self.merger, TemporalResampler)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class PatchLoader:
     """Makes patch vectors laid out as (channel, frame, y, x).
 
-    Features of an item: `pixels` uint8 [P, size]; or `frames` uint8 [N, H, W, 3] and their `chains`, packed
+    Features of an item: `pixels` uint8 or float32 [P, size]; or `frames` uint8 [N, H, W, 3] and their `chains`, packed
     (`seesay.values.frame_chain`). Tiles are cut into patches of `patch_size` (height, width), row by row; what lies
     behind the last whole patch is left out. Frames are supported on CUDA only.
     """
@@ -72,7 +72,7 @@ class PatchLoader:
         self._runner.run(program, item["frames"], self._runner.levels, torch.split(out, counts))
         return out.view(-1, *size, 3)
 
-    def _normalize(self, pixels: npt.NDArray[np.uint8], out: Tensor) -> None:
+    def _normalize(self, pixels: npt.NDArray[np.uint8 | np.float32], out: Tensor) -> None:
         [there] = upload([pixels], self._device)
         shape = (len(out), 3, -1)
         if self._dtype == torch.float32:

@@ -47,6 +47,8 @@ DEFAULTS: Mapping[str, tuple[tuple[Channels, Channels], int]] = {
     "LlavaOnevisionVideoProcessor": (_CLIP_STATISTICS, _BICUBIC),
     "MiniCPMVImageProcessor": (_HALVES, _BICUBIC),
     "MiniCPMV4_6ImageProcessor": (_HALVES, _BICUBIC),
+    "NemotronH_Nano_Omni_Reasoning_V3ImageProcessor": (_CLIP_STATISTICS, _BICUBIC),
+    "NemotronH_Omni_Reasoning_V3ImageProcessor": (_CLIP_STATISTICS, _BICUBIC),
     "Ovis2ImageProcessor": (_CLIP_STATISTICS, _BICUBIC),
     "MolmoImageProcessor": (_CLIP_STATISTICS, _BILINEAR),
     "PerceptionLMImageProcessor": (_HALVES, _BICUBIC),

@@ -204,7 +204,7 @@ def _make_tower_config(config: ModelConfig, patch: int) -> PackedVisionConfig:
         patch_bias=True,
         position_side=vision.image_size // vision.patch_size,
         position_blending="bicubic",
-        has_position_axes=True,
+        position_axes="grid",
         rotates_neighbours=True,
         norms_twice=True,
     )

@@ -265,6 +265,6 @@ def _make_tower_config(config: ModelConfig) -> PackedVisionConfig:
             inner_size=config.projector_hidden_size,
             activation=config.projector_hidden_act,
             has_bias=config.projector_bias,
-            has_norm=config.projector_use_layernorm,
+            norm="layer" if config.projector_use_layernorm else None,
         ),
     )

@@ -11,6 +11,7 @@ import torch
 from seesay.encoders.towers.layers import SegmentTable, attend, group_neighbours, group_segments
 from seesay.encoders.towers.packed_layout import (
     DownsamplerConfig,
+    JoinedConfig,
     PackedVisionConfig,
     ProjectorConfig,
     _make_gpu_layout,
@@ -46,6 +47,21 @@ DEEP: dict[str, Any] = {
     "patch_bias": True,
     "position_side": 5,
     "deep_layers": (0, 1),
+}
+
+
+RADIO: dict[str, Any] = {
+    "uses_rms_norm": False,
+    "activation": "gelu",
+    "window_size": None,
+    "full_attention_layers": frozenset(),
+    "has_rotary": False,
+    "has_scales": True,
+    "num_prefix": 3,
+    "position_side": 5,
+    "position_blending": "cropped",
+    "position_axes": "batch",
+    "projector": JoinedConfig(inner_size=20, activation="relu2", has_bias=False, norm="rms", norms_patches=False),
 }
 
 
@@ -219,7 +235,8 @@ def test_attend_stays_inside_segments(lengths: list[int]) -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"window_size": None}, {"uses_rms_norm": False, "activation": "quick_gelu"}, DEEP, PIXTRAL, GLM]
+    "changes",
+    [{}, {"window_size": None}, {"uses_rms_norm": False, "activation": "quick_gelu"}, DEEP, PIXTRAL, GLM, RADIO],
 )
 def test_many_sizes_packed_equal_each_alone(changes: dict[str, Any]) -> None:
     config = make_config(**changes)
@@ -246,6 +263,44 @@ def test_biases_left_to_the_norms_change_nothing(changes: dict[str, Any]) -> Non
     torch.testing.assert_close(found, expected, rtol=0, atol=2e-5)
 
 
+def test_scaled_updates_keep_their_biases() -> None:
+    tower = make_tower(make_config(**RADIO))
+    patches = torch.randn(sum(t * h * w for t, h, w in GRIDS), 24, generator=torch.Generator().manual_seed(5))
+    expected = tower(patches, GRIDS)
+    tower.fuse()
+    assert torch.equal(tower(patches, GRIDS), expected)
+
+
+@pytest.mark.parametrize("changes", [PIXTRAL, GLM, RADIO])
+def test_on_a_gpu_rows_in_another_order_are_the_same(changes: dict[str, Any]) -> None:
+    """Frames stay in place there, and rows before their patches with them."""
+    tower = make_tower(make_config(**changes))
+    patches = torch.randn(sum(t * h * w for t, h, w in GRIDS), 24, generator=torch.Generator().manual_seed(5))
+    layout = _make_gpu_layout(GRIDS, tower.config, CPU)
+    found = tower._compute(layout, layout.frames, patches)
+    torch.testing.assert_close(found, tower(patches, GRIDS), rtol=0, atol=2e-5)
+    assert isinstance(layout.frames_once, SegmentTable)
+    lengths = [h * w + tower.config.num_prefix for t, h, w in GRIDS for _ in range(t)]
+    assert layout.frames_once.starts.diff().tolist() == lengths and layout.frames_once.longest == max(lengths)
+
+
+@pytest.mark.parametrize("side", [1, 2, 5, 20])
+def test_learned_positions_of_the_upper_left_part_of_a_square(side: int) -> None:
+    config = make_config(position_side=side, position_blending="cropped", window_size=None)
+    positions = torch.randn(side, side, 3, generator=torch.Generator().manual_seed(6))
+    grids = [(1, 4, 6), (1, 2, 14), (1, 16, 2), (1, 16, 16)]
+    layout = _make_gpu_layout(grids, config, CPU)  # frames stay in place
+    assert layout.taps is not None
+    indices, shares = layout.taps
+    found = (positions.flatten(0, 1)[indices] * shares[:, :, None]).sum(1)
+    for (_, h, w), own in zip(grids, torch.split(found, [h * w for _, h, w in grids]), strict=True):
+        square = torch.nn.functional.interpolate(
+            positions.permute(2, 0, 1)[None], (max(h, w),) * 2, mode="bilinear", align_corners=False
+        )[0].permute(1, 2, 0)
+        frame = own.view(h // 2, w // 2, 2, 2, 3).permute(0, 2, 1, 3, 4).reshape(h, w, 3)
+        torch.testing.assert_close(frame, square[:h, :w], rtol=0, atol=1e-5)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("is_fused", [False, True])
 @pytest.mark.parametrize(
@@ -258,6 +313,7 @@ def test_biases_left_to_the_norms_change_nothing(changes: dict[str, Any]) -> Non
         DEEP,
         PIXTRAL,
         GLM,
+        RADIO,
     ],
 )
 def test_on_a_gpu_the_rows_are_those_of_the_cpu(changes: dict[str, Any], is_fused: bool) -> None:
