@@ -32,7 +32,10 @@ NEW_TOKENS = 32
 ONE, SIX = GenerationConfig(max_new_tokens=1), GenerationConfig(max_new_tokens=6)
 ONE_EACH = ("glmasr",)
 """Those whose processor takes one audio in a prompt."""
-WITH_PICTURES = ("gemma4_audio", "qwen2_5_omni", "qwen3_omni")
+FILLED_UP = ("gemma3n", "qwen3_omni")
+"""Those of which Transformers fills up a sound beside a longer one, so that its last row is another one; here each is
+computed alone. Their prompts with several have sounds of the same length."""
+WITH_PICTURES = ("gemma3n", "gemma4_audio", "qwen2_5_omni", "qwen3_omni")
 Conversation = list[dict[str, Any]]
 NAMES = [pytest.param(name, marks=() if name == "qwen2_audio" else pytest.mark.slow) for name in AUDIO_MODULES]
 
@@ -44,7 +47,8 @@ def make_sound(seconds: float, pitch_hz: float) -> bytes:
 
 
 SHORT, LONG, OTHER, TINY = (make_sound(*each) for each in ((1.03, 300), (1.9, 500), (1.1, 900), (0.43, 700)))
-
+EQUAL = make_sound(1.1, 300), make_sound(1.1, 500)
+"""Those in place of SHORT and LONG, as long as OTHER."""
 
 RED = Image.fromarray(np.random.default_rng(3).integers(0, 256, (40, 52, 3), dtype=np.uint8))
 BLUE = Image.fromarray(np.random.default_rng(4).integers(0, 256, (64, 36, 3), dtype=np.uint8))
@@ -60,6 +64,7 @@ def make_turn(*parts: str | bytes | Image.Image, role: str = "user") -> dict[str
 
 
 def make_conversations(name: str) -> list[Conversation]:
+    short, long = EQUAL if name in FILLED_UP else (SHORT, LONG)
     found = [
         [make_turn("the game is in the frame")],
         [make_turn(TINY, "what?")],
@@ -70,12 +75,12 @@ def make_conversations(name: str) -> list[Conversation]:
         found += [
             [make_turn(RED, "a frame")],
             [
-                make_turn("see ", RED, " and ", SHORT, "?"),
+                make_turn("see ", RED, " and ", short, "?"),
                 make_turn("in", role="assistant"),
                 make_turn(BLUE, OTHER, "?"),
             ],
         ]
-    return found if name in ONE_EACH else [*found, [make_turn("see ", LONG, " and ", SHORT, OTHER, " rest")]]
+    return found if name in ONE_EACH else [*found, [make_turn("see ", long, " and ", short, OTHER, " rest")]]
 
 
 @dataclass
@@ -150,16 +155,13 @@ def check(case: Case, outputs: Sequence[Response]) -> None:
 
 @with_models
 def test_logits_equal_transformers(case: Case) -> None:
-    """Alone, in chunks of 20 tokens. Transformers fills up the end of a sound beside a longer one of Qwen3-Omni, which
-    its convolutions see; here each sound is computed alone."""
-    conversations = make_conversations(case.name)
+    """Alone, in chunks of 20 tokens. Transformers' own logits of Gemma 3n in float32 are 4e-4 from those in float64."""
+    limit = 5e-4 if case.name == "gemma3n" else 1e-4
     with build(case, block_size=4, max_prefill_token_num=20) as engine:
         requests = make_requests(case, output_logits="all")
-        for request, expected, conversation in zip(requests, case.expected, conversations, strict=True):
+        for request, expected in zip(requests, case.expected, strict=True):
             [output] = ask(engine, [request])
             num_prompt = len(expected.input_ids)
-            num_sounds = sum(part["type"] == "audio" for turn in conversation for part in turn["content"])
-            limit = 1e-3 if case.name == "qwen3_omni" and num_sounds > 1 else 1e-4
             assert (output.logits[:num_prompt] - expected.logits).abs().max() < limit
             assert expected.logits.std() > 0.1, "logits that are all alike prove nothing"
             assert list(output.token_ids) == expected.answer

@@ -205,11 +205,12 @@ of a picture that see each other in some layers."""
 AUDIO_MODULES: Mapping[str, str] = {
     "glmasr": "GlmAsrForConditionalGeneration",
     "qwen2_audio": "Qwen2AudioForConditionalGeneration",
+    "gemma3n": "Gemma3nForConditionalGeneration",
     "gemma4_audio": "Gemma4ForConditionalGeneration",
     "qwen2_5_omni": "Qwen2_5OmniThinkerForConditionalGeneration",
     "qwen3_omni": "Qwen3OmniMoeThinkerForConditionalGeneration",
 }
-"""Those with audio, tower and processor included: one audio in a prompt, and several; the last three take pictures
+"""Those with audio, tower and processor included: one audio in a prompt, and several; the last four take pictures
 beside it, two of them with positions of several axes."""
 
 

@@ -44,7 +44,8 @@ _RESOLUTIONS = [[8, 16], [16, 8], [16, 16]]
 @dataclass(frozen=True, slots=True)
 class ModuleCheckpoint:
     """marker: what stands for a picture in the chat template, video for a video, and audio for audio. special: tokens
-    by the attribute name they get."""
+    by the attribute name they get. embedding_size: of the components of token embeddings.
+    more_merges: of the tokenizer."""
 
     marker: str
     write: Write
@@ -53,6 +54,8 @@ class ModuleCheckpoint:
     has_bos: bool = False
     video: str = ""
     audio: str = ""
+    embedding_size: float = 1.0
+    more_merges: str = ""
 
 
 def _tiles(**sizes: Any) -> Any:
@@ -250,11 +253,55 @@ def _write_gemma4(
     return transformers.Gemma4ForConditionalGeneration(config), processor
 
 
+def _gemma3n(tokenizer: Any, text: dict[str, Any], _: dict[str, Any]) -> tuple[Any, Any]:
+    """As E2B and E4B are published: MobileNet-v5 of timm, a tower of audio, layers that share keys and values, sparse
+    activations, embeddings for each layer, four streams beside each other (AltUp); and the tokens behind pictures and
+    audio, and in their places, have tables of their own."""
+    ids = [tokenizer.convert_tokens_to_ids(token) for token in _GEMMA3N_TOKENS.values()]
+    assert ids == list(range(ids[0], ids[0] + len(ids))), "in the order in which the tables have them"
+    _, _, first_vision, _, first_audio, _ = ids
+    config = transformers.Gemma3nConfig(
+        text_config=transformers.Gemma3nTextConfig(**{
+            **text, "num_hidden_layers": 4, "layer_types": ["sliding_attention", "full_attention"] * 2,
+            "num_kv_shared_layers": 2, "head_dim": 16, "sliding_window": 32, "laurel_rank": 4,
+            "vocab_size_per_layer_input": first_vision, "hidden_size_per_layer_input": 8,
+            "activation_sparsity_pattern": [0.5, 0.0, 0.0, 0.0],
+        }),
+        vision_config={
+            "model_type": "gemma3n_vision", "architecture": "mobilenetv5_300m_enc", "hidden_size": 2048,
+            "model_args": {"channel_multiplier": 0.0625, "msfa_output_resolution": 2},
+            "vocab_offset": first_vision, "vocab_size": first_audio - first_vision,
+        },
+        audio_config={
+            "hidden_size": 32, "input_feat_size": 16, "conf_num_attention_heads": 2, "conf_num_hidden_layers": 2,
+            "conf_attention_chunk_size": 3, "conf_attention_context_left": 4, "sscp_conv_channel_size": [8, 4],
+            "conf_reduction_factor": 16,
+            "vocab_offset": first_audio, "vocab_size": text["vocab_size"] - first_audio,
+        },
+        vision_soft_tokens_per_image=4, audio_soft_tokens_per_image=47, image_token_id=tokenizer.image_token_id,
+        audio_token_id=tokenizer.audio_token_id, boi_token_id=tokenizer.boi_token_id,
+        eoi_token_id=tokenizer.eoi_token_id, boa_token_id=tokenizer.boa_token_id, eoa_token_id=tokenizer.eoa_token_id,
+    )  # fmt: skip
+    processor = transformers.Gemma3nProcessor(
+        feature_extractor=transformers.Gemma3nAudioFeatureExtractor(feature_size=16),
+        image_processor=transformers.SiglipImageProcessor(
+            size={"height": 64, "width": 64}, do_normalize=False, resample=2
+        ),
+        tokenizer=tokenizer, chat_template=tokenizer.chat_template, image_seq_length=4,
+        audio_seq_length=47,
+    )  # fmt: skip
+    return transformers.Gemma3nForConditionalGeneration(config), processor
+
+
 _GLM_IMAGE, _GLM_VIDEO = "<|begin_of_image|><|image|><|end_of_image|>", "<|begin_of_video|><|video|><|end_of_video|>"
 _IMAGE: Mapping[str, str] = {"image_token": "<image>"}
 _GEMMA4_TOKENS: Mapping[str, str] = {
     "image_token": "<|image|>", "boi_token": "<|image>", "eoi_token": "<image|>", "video_token": "<|video|>",
     "audio_token": "<|audio|>", "boa_token": "<|audio>", "eoa_token": "<audio|>",
+}  # fmt: skip
+_GEMMA3N_TOKENS: Mapping[str, str] = {
+    "boi_token": "<start_of_image>", "boa_token": "<start_of_audio>", "eoi_token": "<end_of_image>",
+    "image_token": "<image_soft_token>", "eoa_token": "<end_of_audio>", "audio_token": "<audio_soft_token>",
 }  # fmt: skip
 MODULE_CHECKPOINTS: Mapping[str, ModuleCheckpoint] = {
     "aya_vision": ModuleCheckpoint(
@@ -293,6 +340,10 @@ MODULE_CHECKPOINTS: Mapping[str, ModuleCheckpoint] = {
             "start_image_token": "<img>", "end_image_token": "</img>", "context_image_token": "<IMG_CONTEXT>",
             "marker": "<image>",
         },
+    ),
+    "gemma3n": ModuleCheckpoint(
+        "<image_soft_token>", _gemma3n, _GEMMA3N_TOKENS, audio="<audio_soft_token>", embedding_size=0.125,
+        more_merges="Ċ Ċ,ĊĊ Ċ",
     ),
     "gemma4": ModuleCheckpoint("<|image|>", _gemma4, _GEMMA4_TOKENS),
     "gemma4_small": ModuleCheckpoint("<|image|>", _gemma4_small, _GEMMA4_TOKENS),

@@ -1842,10 +1842,12 @@ def _of_vision_modules(checkpoint: ModuleCheckpoint) -> Callable[[Path], None]:
     def factory(path: Path) -> None:
         template = CHATML.replace("@image@", checkpoint.marker).replace("@video@", checkpoint.video)
         template = template.replace("@audio@", checkpoint.audio)
-        tokenizer = make_tokenizer(template, has_bos=checkpoint.has_bos, **checkpoint.special)
+        tokenizer = make_tokenizer(
+            template, has_bos=checkpoint.has_bos, more_merges=checkpoint.more_merges, **checkpoint.special
+        )
         ids = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("bos", "eos", "pad")}
         model, processor = checkpoint.write(tokenizer, {"vocab_size": 288, **QWEN_TEXT, **ids}, STATISTICS)
-        save_model(model, path)
+        save_model(model, path, embedding_size=checkpoint.embedding_size)
         processor.save_pretrained(path)
 
     return factory

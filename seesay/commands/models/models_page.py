@@ -104,9 +104,10 @@ The tests hold these against Transformers in all ways of computing: Cohere 2, Ge
 GPT-NeoX, GraniteMoE with windows and sinks, JetMoe, LongCat-Flash and OPT; with pictures Aria, Aya Vision, Command A
 Vision (`cohere2_vision`), Gemma 4 (where a picture's tokens do not see later ones), GLM-OCR, HunyuanOCR, LightOnOCR,
 LLaVA-NeXT-Video, PaddleOCR-VL, Qianfan-OCR and ViP-LLaVA; with audio GLM-ASR and Qwen2-Audio; with pictures and audio
-Gemma 4 and the thinkers of Qwen2.5-Omni and Qwen3-Omni, whose folders are taken as they are published, without the
-models that speak (Transformers fills up sounds of Qwen3-Omni beside longer ones, which changes their logits by up to
-0.001; here each sound is computed alone); and two made-up models whose code lies beside their weights, of texts and
+Gemma 3n (`google/gemma-3n-E2B-it` and `google/gemma-3n-E4B-it`, whose vision encoder is a model of timm), Gemma 4 and
+the thinkers of Qwen2.5-Omni and Qwen3-Omni, whose folders are taken as they are published, without the models that
+speak (Transformers fills up sounds of Gemma 3n and Qwen3-Omni beside longer ones, which changes the last embedding of
+each; here each sound is computed alone); and two made-up models whose code lies beside their weights, of texts and
 with pictures. Audio of
 Phi-4-multimodal, whose decoder makes the rows of media itself, and of Voxtral, whose processor takes no text with a
 marker, is refused by name.

@@ -6,10 +6,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from seesay.checkpoint import Checkpoint
-from seesay.errors import CheckpointError
+from seesay.errors import CheckpointError, MissingExtraError
 
 if TYPE_CHECKING:
     import torch
@@ -51,13 +52,18 @@ def _is_square_or_pair(value: Any) -> bool:
 
 
 _ARGUMENTS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
-    **dict.fromkeys(("img_size", "patch_size", "ref_feat_shape"), (_is_square_or_pair, "a length or two")),
+    **dict.fromkeys(
+        ("img_size", "patch_size", "ref_feat_shape", "msfa_output_resolution"), (_is_square_or_pair, "a length or two")
+    ),
     **dict.fromkeys(
         ("depth", "num_heads", "attn_pool_num_heads"), (_is_count(_MAX_COUNT), f"an integer from 1 to {_MAX_COUNT}")
     ),
     "embed_dim": (_IS_SIZE, f"an integer from 1 to {_MAX_SIZE}"),
     **dict.fromkeys(("layers", "embed_dims"), (_is_list_of(_IS_SIZE, 16), f"up to 16 numbers from 1 to {_MAX_SIZE}")),
-    **dict.fromkeys(("mlp_ratio", "init_values", "rope_grid_offset"), (_is_number, f"from 0 to {_MAX_RATIO:g}")),
+    **dict.fromkeys(
+        ("mlp_ratio", "init_values", "rope_grid_offset", "channel_multiplier"),
+        (_is_number, f"from 0 to {_MAX_RATIO:g}"),
+    ),
     "rope_temperature": (lambda value: _is_number(value) or _IS_SIZE(value), f"from 0 to {_MAX_SIZE}"),
     "reg_tokens": (lambda value: value == 0 or _is_count(_MAX_COUNT)(value), f"from 0 to {_MAX_COUNT}"),
     "num_reg_tokens": (lambda value: value == 0 or _is_count(_MAX_COUNT)(value), f"from 0 to {_MAX_COUNT}"),
@@ -116,6 +122,39 @@ PERCEPTION_ENCODERS: Mapping[str, Mapping[str, Any]] = {
 """Architectures that our own tower computes, with timm's options of each (arXiv 2504.13181, table 1)."""
 
 
+def check_timm_models(settings: Mapping[str, Any], where: object, path: str = "") -> None:
+    """Raise `CheckpointError` for a model of timm anywhere in the `settings` of a Transformers model, which its modules
+    would make, whose name or arguments are not allowed: timm fetches some, and reads files; and `MissingExtraError`
+    without timm. path: of the settings."""
+    if settings.get("model_type") == "timm_backbone":
+        raise CheckpointError(f"{where}: {path or 'config.json'} is of type timm_backbone, which is not supported")
+    if "model_args" in settings:
+        name = settings.get("architecture")
+        _check(name, settings["model_args"] or {}, where, path)
+        if find_spec("timm") is None:
+            raise MissingExtraError(f"the vision tower {name!r}", package="timm", extra="timm")
+    for name, part in settings.items():
+        if isinstance(part, Mapping):
+            check_timm_models(part, where, f"{path}.{name}" if path else name)
+
+
+def _check(name: object, args: object, where: object, path: str) -> None:
+    """Raise `CheckpointError` unless the name and the arguments of a model of timm are allowed."""
+    if not isinstance(name, str) or _NAME.fullmatch(name) is None:
+        raise CheckpointError(f"{where}: {path}.architecture must be the name of a timm model, got {str(name)[:80]!r}")
+    if not isinstance(args, Mapping):
+        raise CheckpointError(f"{where}: {path}.model_args must be an object, got {str(args)[:40]!r}")
+    for key, value in args.items():
+        if key not in _ARGUMENTS:
+            known = ", ".join(sorted(_ARGUMENTS))
+            raise CheckpointError(
+                f"{where}: {path}.model_args.{str(key)[:40]} is not supported; supported are: {known}"
+            )
+        is_fine, allowed = _ARGUMENTS[key]
+        if value is not None and not is_fine(value):
+            raise CheckpointError(f"{where}: {path}.model_args.{key} must be {allowed}, got {str(value)[:40]!r}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimmTower:
     """A tower as a configuration names it: an `architecture` of timm, and the `args` with which it is made. where: the
@@ -130,21 +169,7 @@ class TimmTower:
         """Read the checkpoint's `vision_config`. Raises `CheckpointError` naming an argument that is not allowed."""
         vision, where = checkpoint.model_config.vision_config, checkpoint.path
         name, args = vision.architecture, vision.model_args or {}
-        if not isinstance(name, str) or _NAME.fullmatch(name) is None:
-            raise CheckpointError(
-                f"{where}: vision_config.architecture must be the name of a timm model, got {str(name)[:80]!r}"
-            )
-        for key, value in args.items():
-            if key not in _ARGUMENTS:
-                known = ", ".join(sorted(_ARGUMENTS))
-                raise CheckpointError(
-                    f"{where}: vision_config.model_args.{str(key)[:40]} is not supported; supported are: {known}"
-                )
-            is_fine, allowed = _ARGUMENTS[key]
-            if value is not None and not is_fine(value):
-                raise CheckpointError(
-                    f"{where}: vision_config.model_args.{key} must be {allowed}, got {str(value)[:40]!r}"
-                )
+        _check(name, args, where, "vision_config")
         return cls(architecture=name, args=args, where=where)
 
     @property

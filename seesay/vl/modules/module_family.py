@@ -12,6 +12,7 @@ from seesay.checkpoint.layouts.original_omni import THINKER, THINKERS
 from seesay.errors import CheckpointError, ConfigError
 from seesay.llm.models.configs.kinds import list_backbones
 from seesay.llm.models.spec import DecoderConfig
+from seesay.vl.bases.timm_tower import check_timm_models
 from seesay.vl.family import Backbone, Family
 from seesay.vl.nearest_models import describe_nearest
 from seesay.vl.text_family import TextFamily
@@ -123,6 +124,7 @@ class ModuleDecoderFamily(Family):
         """Return the modules of a checkpoint, without weights: config.json is enough. Raises as `model` does."""
         from seesay.llm.models.modules.module_model import DecoderNames, ModuleModel
 
+        check_timm_models(checkpoint.hf_config().to_dict(), checkpoint.path)
         names = None
         if checkpoint.config.get("model_type") in THINKERS:  # beside the model that speaks
             names = DecoderNames(prefixes={THINKER: ""}, is_own=lambda name: name.startswith(THINKER), is_text=False)

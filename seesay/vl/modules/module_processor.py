@@ -48,6 +48,7 @@ _MAX_MEASURES = 64
 """Most numbers of an array that describes an item, such as its grid; larger ones are of pixels or tokens."""
 
 _TRIAL = MediaSize(num_frames=4, height=72, width=40, timestamps_s=(0.0, 0.5, 1.0, 1.5), frame_interval_s=0.5)
+_TRIAL_PICTURE = MediaSize(num_frames=1, height=72, width=40)
 
 TOKEN_TYPES = {Modality.IMAGE: 1, Modality.VIDEO: 2, Modality.AUDIO: 3}
 """How processors mark the tokens that take rows of media; other ones are 0."""
@@ -177,7 +178,7 @@ class ModuleProcessor:
             return
         self.video_marker = marker
         try:
-            self.plan(Modality.VIDEO, _TRIAL)
+            self.try_out(Modality.VIDEO)
         except (CheckpointError, RequestError) as error:
             logger.warning("%s: videos are taken as pictures: %s", self._path, error)
             self.video_marker = None
@@ -230,6 +231,12 @@ class ModuleProcessor:
         parts["processor"] = self._processor
         found = {name: json.loads(json.dumps(part.to_dict(), default=str)) for name, part in parts.items()}
         return {**found, "class": type(self._processor).__name__}
+
+    def try_out(self, modality: Modality) -> Planned:
+        """Return what a small item becomes. Raises `RequestError` where the processor refuses it."""
+        if modality is Modality.AUDIO:
+            return self.plan(modality, MediaSize.of_audio(self.audio_rate_hz, self.audio_rate_hz))
+        return self.plan(modality, _TRIAL if modality is Modality.VIDEO else _TRIAL_PICTURE)
 
     def plan(self, modality: Modality, size: MediaSize) -> Planned:
         """Return what media of this size become. Raises `RequestError` for a size that is refused."""

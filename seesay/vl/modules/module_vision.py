@@ -16,7 +16,7 @@ from seesay.errors import CheckpointError, ErrorCode, RequestError
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import DecodedMedia, Expansion, MediaItem, MediaSize, Modality
 from seesay.values.frame_chain import Chain
-from seesay.vl.family import Features, MediaPlan
+from seesay.vl.family import Features, MediaPlan, Wording
 from seesay.vl.modules.module_family import ModuleBackbone, ModuleTextFamily
 from seesay.vl.modules.module_positions import RopeIndex, count_axes
 from seesay.vl.modules.module_processor import FILES, ModuleProcessor, Planned, make_blank
@@ -90,7 +90,34 @@ class ModuleVisionFamily(ModuleTextFamily):
         return {**found, "num_frames": size.num_frames, **times}
 
     def expand(self, modality: Modality, measures: Features) -> Expansion:
-        return self._plan(measures).expansion
+        whole, edges = self._plan(measures).expansion, self._edges[modality]
+        if edges is None:
+            return whole
+        before, after = map(self.tokenizer.encode, edges)
+        inner = slice(len(before), len(whole.token_ids) - len(after))
+        return Expansion(token_ids=whole.token_ids[inner], takes_embedding=whole.takes_embedding[inner])
+
+    def word(self, modality: Modality, measures: Features | None) -> Wording | None:
+        if (edges := self._edges[modality]) is None:
+            return None
+        return Wording(before=edges[0], marker=self.markers[modality], after=edges[1])
+
+    @cached_property
+    def _edges(self) -> Mapping[Modality, tuple[str, str] | None]:
+        """By modality, the blank text that the processor writes before and after an item (Gemma 3n), which is tokenized
+        together with the prompt's; None where it writes none."""
+        return {modality: self._find_edges(modality) for modality in self.modalities}
+
+    def _find_edges(self, modality: Modality) -> tuple[str, str] | None:
+        try:
+            ids = self.processor.try_out(modality).expansion.token_ids.tolist()
+        except RequestError:  # it says so for every item
+            return None
+        text: str = self.tokenizer.backend.decode(ids, skip_special_tokens=False)
+        edges = text[: len(text) - len(text.lstrip())], text[len(text.rstrip()) :]
+        before, after = map(self.tokenizer.encode, edges)
+        has_edges = bool(before or after) and ids == [*before, *ids[len(before) : len(ids) - len(after)], *after]
+        return edges if has_edges else None
 
     def _plan(self, measures: Features) -> Planned:
         """Return what the processor makes of an item with these measures."""
@@ -119,7 +146,7 @@ class ModuleVisionFamily(ModuleTextFamily):
 
     def preprocess(self, media: DecodedMedia, measures: Features) -> Features:
         arrays = self.processor.process(media)
-        planned = self.expand(media.modality, measures).token_ids
+        planned = self._plan(measures).expansion.token_ids
         if arrays["input_ids"][0].tolist() != planned.tolist():
             raise RequestError(
                 ErrorCode.INVALID_MEDIA,

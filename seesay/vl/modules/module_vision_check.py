@@ -35,17 +35,21 @@ _LARGE = ((900, 1400), (800, 600), (1300, 700))
 others."""
 _TEXTS = ("what is in ", " and in\n", "? One, ", " two.")
 _TIMES_S = (0.0, 0.5, 1.0, 1.5, 2.0)
-_AUDIO_S = ((0.9,), (1.9, 1.2, 1.1))
-"""Durations of the audio of each prompt. Several have more than a second: Qwen3-Omni computes the end of a shorter one
-otherwise beside others, by some thousandths."""
+_AUDIO_S = ((0.9,), (1.2, 1.2, 1.2))
+"""Durations of the audio of each prompt. Beside longer audio, some processors fill up the end of a shorter one, and
+Gemma 3n's and Qwen3-Omni's towers compute that otherwise than alone."""
+_UNEQUAL_AUDIO_S = ((1.9, 1.2, 1.1),)
+"""Those of a prompt whose tokens alone are compared."""
 _VIDEO = (60, 44)
 """(height, width) of a video, whose frames are shown at these times."""
 
 
 def check_prompts(family: Family, processor: ModuleProcessor, tower: ModuleTower, decoder: ModuleDecoder) -> None:
     """Raise `CheckpointError` saying in which way a prompt with media is computed otherwise."""
-    media = [*_draw_pictures(family), *_draw_audio(family, processor)]
+    media = [*_draw_pictures(family), *_draw_audio(family, processor, _AUDIO_S)]
     check_media(decoder, [_make_prompt(family, processor, tower, decoder, each) for each in media])
+    for sounds in _draw_audio(family, processor, _UNEQUAL_AUDIO_S):
+        _make_input(family, processor, sounds)
     if Modality.IMAGE in family.modalities:
         _make_input(family, processor, [_decoded(np.zeros((1, *size, 3), dtype=np.uint8)) for size in _LARGE])
 
@@ -59,12 +63,14 @@ def _draw_pictures(family: Family) -> list[list[DecodedMedia]]:
     return [[_decoded(rng.integers(0, 256, (*shape, 3), dtype=np.uint8)) for shape in each] for each in shapes]
 
 
-def _draw_audio(family: Family, processor: ModuleProcessor) -> list[list[DecodedMedia]]:
-    """Return the audio of each prompt, noise."""
+def _draw_audio(
+    family: Family, processor: ModuleProcessor, durations_s: Sequence[Sequence[float]]
+) -> list[list[DecodedMedia]]:
+    """Return the audio of each prompt that the processor takes, noise."""
     if Modality.AUDIO not in family.modalities:
         return []
     rng, rate_hz = np.random.default_rng(0), family.audio_rate_hz
-    found = [[rng.normal(0, 0.1, round(each * rate_hz)).astype(np.float32) for each in times] for times in _AUDIO_S]
+    found = [[rng.normal(0, 0.1, round(each * rate_hz)).astype(np.float32) for each in times] for times in durations_s]
     sounds = [
         [make_decoded_audio(AudioSamples(samples=samples, rate_hz=rate_hz)) for samples in each] for each in found
     ]
@@ -94,7 +100,8 @@ def _make_input(
     """Return our prompt with these media, and what the model's processor makes of it, which has the same tokens."""
     rendered = _render(family, media)
     prepared = [_prepare(family, item) for item in media]
-    made = build_input(tokenize(rendered, family.tokenizer), prepared, family=family, model_digest=bytes(32))
+    tokens = tokenize(rendered, family.tokenizer, [item.plan.wording for item in prepared])
+    made = build_input(tokens, prepared, family=family, model_digest=bytes(32))
     theirs = processor.process_prompt(rendered.text, media)
     if theirs["input_ids"][0].tolist() != made.token_ids.tolist():
         raise CheckpointError(

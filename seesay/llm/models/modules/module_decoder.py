@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -13,6 +12,7 @@ from seesay.llm.memory.kv_layout import LayerCache
 from seesay.llm.models.decoder import ModelInput
 from seesay.llm.models.modules.module_attention import StepHolder
 from seesay.llm.models.modules.module_check import check_decoder
+from seesay.llm.models.modules.module_embedding import ModuleEmbedding
 from seesay.llm.models.modules.module_model import ModuleModel, ModuleWeights
 from seesay.llm.models.modules.module_parts import without_decoder, without_head
 from seesay.llm.models.modules.module_probe import run_decoder
@@ -48,7 +48,7 @@ class ModuleDecoder:
         shapes = owner.probed.shapes
         self._windows = frozenset(shape.window for shape in shapes)
         text_config = self._model.config.get_text_config(decoder=True)
-        self._num_deep_layers = num_deep_layers
+        self._embedding = ModuleEmbedding(self._model, self._ops, num_deep_layers=num_deep_layers)
         self._traits = DecoderTraits(
             vocab_size=text_config.vocab_size,
             embedding_size=owner.probed.hidden_size * (1 + num_deep_layers),
@@ -78,15 +78,7 @@ class ModuleDecoder:
     ) -> torch.Tensor:
         """See `Decoder.forward`. Tokens of all rows are one text to the modules, of which only attention looks at more
         than one token."""
-        tokens: dict[str, Any] = {"input_ids": inputs.input_ids}
-        if inputs.splice_rows is not None and inputs.splice_embeddings is not None:
-            embeds = self._model.get_input_embeddings()(inputs.input_ids)
-            first, *deep = inputs.splice_embeddings.chunk(1 + self._num_deep_layers, dim=1)
-            self._ops.splice(embeds, inputs.splice_rows, first)
-            tokens = {"embeds": embeds, **self._look_up(inputs.input_ids, inputs.splice_rows)}
-            if deep:
-                is_media = torch.zeros_like(inputs.input_ids, dtype=torch.bool).index_fill_(0, inputs.splice_rows, True)
-                tokens |= {"visual_pos_masks": is_media[None], "deepstack_visual_embeds": deep}
+        tokens = self._embedding.give(inputs)
         plans = self._plan(inputs.layout)
         with torch.no_grad(), self._holder.during(caches, plans, inputs.slot_mapping, inputs.faults, self.dtype):
             hidden = run_decoder(self._decoder, inputs.positions, **tokens)
@@ -116,15 +108,6 @@ class ModuleDecoder:
         """The ids of tokens that the configuration names: the model may compute those of media otherwise than text."""
         settings = self._model.config.to_dict()
         return frozenset(value for name, value in settings.items() if "token" in name and type(value) is int)
-
-    def _look_up(self, ids: torch.Tensor, media: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return what the decoder looks up by ids int64 [T] beside embeddings, where it does: Gemma 3n and 4, for each
-        layer. Places of media have the padding's."""
-        config = self._decoder.config
-        if not getattr(config, "hidden_size_per_layer_input", None):
-            return {}
-        padded = ids.index_fill(0, media, config.pad_token_id or 0)
-        return {"per_layer_inputs": self._decoder.get_per_layer_inputs(padded[None])}
 
     def compute_alone(self, ids: torch.Tensor) -> torch.Tensor:
         """Return float32 logits [T, vocab] of one text int64 [T] as the model computes them, without our attention."""
