@@ -170,7 +170,7 @@ def test_preempted(kept: Kept, is_ahead: bool) -> None:
 def test_swapped_to_the_host_and_back(kept: Kept, is_ahead: bool) -> None:
     """The device has blocks for one conversation, and few slots of states; the second time all comes from the host."""
     lengths = [-(-(len(expected.input_ids) + NUM_TOKENS) // BLOCK) for expected in kept.expected]
-    options = {"num_gpu_blocks": max(lengths) + 1, "num_cpu_blocks": 8 * sum(lengths), "max_batch_size": 2}
+    options = {"num_gpu_blocks": max(lengths) + 1, "num_cpu_blocks": 32 * sum(lengths), "max_batch_size": 2}
     with build(kept, async_scheduling=is_ahead, **options) as engine:
         requests = kept.make_requests()
         kept.check_all(ask_in_order(engine, requests))
