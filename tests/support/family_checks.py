@@ -322,7 +322,7 @@ def keys_follow_settings(loaded: Loaded, scratch: Path) -> None:
     media = probe_media(family)
     before = [outcome(family, item, {}) for item in media]
     settings = json.loads((loaded.path / "processor_config.json").read_text())
-    wanted, compared = {"image_mean", "image_std", "resample"}, set()
+    wanted, compared = {"image_mean", "image_std", "resample"}, set[str]()
     for number, (kind, name, value) in enumerate(_changed_settings(settings)):
 
         def change(data: dict[str, Any], kind: str = kind, name: str = name, value: Any = value) -> None:
