@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import redirect_stdout
 from pathlib import Path
 
-from enrolment import MODULES, VISION_MODULES
+from enrolment import AUDIO_MODULES, MODULES, VISION_MODULES
 from transformers import CONFIG_MAPPING
 from transformers.models.auto import modeling_auto
 
@@ -43,7 +43,7 @@ configuration makes no model, this is not decided.
 | architecture | `model_type` | becomes |
 | --- | --- | --- |
 """
-_TESTED = {*MODULES.values(), *VISION_MODULES.values()}
+_TESTED = {*MODULES.values(), *VISION_MODULES.values(), *AUDIO_MODULES.values()}
 
 
 def list_architectures() -> list[tuple[str, str]]:
