@@ -58,7 +58,8 @@ def test_every_other_case_of_a_long_sweep_is_left_out() -> None:
     many = [Item(f"a.py::test_many[{i}]") for i in range(200)]
     whole = [Item(f"a.py::test_whole[{i}]", marker=object()) for i in range(200)]
     tests: list[Any] = [*few, *many, *whole, Item("a.py::test_alone")]
-    kept, left_out = split_sweeps(tests)
+    halves: tuple[list[Any], list[Any]] = split_sweeps(tests)
+    kept, left_out = halves
     assert {*few, *whole, tests[-1]} <= {*kept} and {*left_out} == {*many} - {*kept}
     assert 60 < len(left_out) < 140
     assert split_sweeps(list(reversed(tests)))[0] == kept[::-1], "whatever the order"
