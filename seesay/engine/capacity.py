@@ -62,7 +62,10 @@ class Capacity:
         import torch
 
         if isinstance(model.family, ModuleDecoderFamily):
-            raise ConfigError(f"{model.checkpoint.path}: computed as modules of Transformers, it has one GPU: use tp=1")
+            raise ConfigError(
+                f"{model.checkpoint.path}: its memory cannot be planned, as it is computed as modules of Transformers; "
+                "it runs on one GPU (tp=1)"
+            )
         self._model, self._config = model, config
         self._has_tower = has_tower and bool(model.family.modalities) and not config.disable_vision_encoder
         self.resolved: ResolvedConfig = resolve(config, model.checkpoint, model.backbone, torch.device("meta"))

@@ -118,6 +118,9 @@ def test_what_cannot_be_planned_for_is_named(
     capacity = Capacity(open_model(tiny_checkpoint("llama"), EngineConfig()), EngineConfig())
     with pytest.raises(ConfigError, match="tp=7: "):
         capacity.measure(7)
+    of_modules = open_model(tiny_checkpoint("opt"), EngineConfig())
+    with pytest.raises(ConfigError, match="cannot be planned, as it is computed as modules of Transformers"):
+        Capacity(of_modules, EngineConfig())
     with pytest.raises(SystemExit):
         main(["plan", "--gpus", "many"])
     assert "must be like 8x80GB or 24GB, got 'many'" in capsys.readouterr().err
