@@ -116,6 +116,7 @@ def test_a_session_that_has_ended_leads_to_the_login_page(keyed: Any, keyed_url:
     page = open_page(keyed_url, ready=KEY_FIELD)
     sign_in(page, "sesame-one")
     page.wait_for_selector("#box textarea")
+    page.wait_for_function("document.querySelector('#title').innerText.includes('scripted')")  # its scripts are there
     page.context.clear_cookies()  # as when the WebUI was started again
     page.fill("#box textarea", "hello")
     page.keyboard.press("Enter")
