@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from browsing import OpenPage, ask, count, wait_until_true
+from browsing import OpenPage, ask, count, wait_until_kept, wait_until_true
 from PIL import Image, ImageDraw
 
 BOXES = (
@@ -103,6 +103,7 @@ def test_marks_and_words_light_each_other(
     findings = run_axe(page)
     assert not findings, "\n".join(findings)
 
+    wait_until_kept(page, 1)
     page.reload()
     page.wait_for_selector(".seesay-figure rect")
     assert count(page, ".seesay-figure rect") == 2, "a conversation that is opened again has them"
@@ -116,6 +117,7 @@ def test_pixels_of_the_resized_picture_are_marked_in_the_picture(
     scripted.details = {"media": [make_report(resized_width=280, resized_height=140, coordinates="pixel")]}
     page = open_page(scripted_url)
     ask(page, "Where is the cat?", picture)
+    wait_until_kept(page, 1)
     for _ in range(2):
         page.wait_for_selector(".seesay-figure rect")
         assert page.get_attribute(".seesay-figure rect", "x") == "60.0"
