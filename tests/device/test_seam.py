@@ -15,12 +15,13 @@ import seesay
 PACKAGE = Path(seesay.__file__).parent
 SEAM = "device/cuda.py"
 ALLOWED = {
+    "harnesses/arguments.py": ["'cuda:0'"],
     "kernels/absent_gpu.py": ["'cuda'", ".cuda", ".cuda", ".cuda"],
     "kernels/gpu.py": [".cuda", ".cuda"],
     "low_level/runtime_config.py": ["'cuda'"],
 }
 """Below the seam, the only questions that Triton's kernels ask about NVIDIA's GPUs, and what a process pretends to have
-such a one by; and a name that the published interface of another engine has."""
+such a one by; and names that the published interfaces of others have."""
 NAME = re.compile(r"(torch\.)?_?cuda(?![a-z])")
 """What a text that names CUDA begins with."""
 

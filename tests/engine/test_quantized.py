@@ -23,7 +23,7 @@ TOWERS = [
     "lm_head",
     "re:.*(visual|vision_(tower|model|embed_tokens|backbone|proj)|multi_modal_projector|connector|aligner|vpm|resampler).*",
     "re:.*\\.vision\\..*",
-    "re:.*(vit\\.|Plora_|model\\.merger\\.|sam_model|qwen2_model|model\\.projector).*",
+    "re:.*(vit\\.|mlp1\\.|Plora_|model\\.merger\\.|sam_model|qwen2_model|model\\.projector).*",
     "re:.*(mlp\\.(gate|shared_expert_gate)|router|(mlp|feed_forward)\\.experts)$",
 ]
 
