@@ -36,6 +36,7 @@ _LARGE_BYTES = 256 << 10  # such a body is read in a thread
 _BUSY = (429, 503)
 _NOT_FOUND = (400, 404)
 """What a node answers about something that it does not store."""
+_LOOP = "the distributor is among its own nodes: remove it (/nodes/remove)"
 _OF_CONNECTION = frozenset(
     b"connection keep-alive proxy-authenticate proxy-authorization te trailer transfer-encoding upgrade".split()
 )
@@ -140,9 +141,7 @@ class Distributor:
             elif pair[0] not in _NOT_SENT:
                 headers.append(pair)
         if any(self._via in value for value in via):
-            raise ApiError(
-                508, "the distributor is among its own nodes: remove it (/nodes/remove)", code="loop_detected"
-            )
+            raise ApiError(508, _LOOP, code="loop_detected")
         client = (scope.get("client") or ("",))[0].encode()  # whose turn it is, where the node has no keys
         headers += [(b"x-request-id", request_id_of(scope).encode()), (b"x-forwarded-for", client)]
         return [*headers, (b"via", b", ".join([*via, self._via]))]
