@@ -21,6 +21,7 @@ BESIDE_WEIGHTS = (
     "KimiVLImageProcessor",
     "MiniCPMVImageProcessor",
     "MolmoImageProcessor",
+    "NemotronH_Nano_Omni_Reasoning_V3ImageProcessor",
     "Phi3VImageProcessor",
     "QwenVLImageProcessor",
     "VLMImageProcessor",
