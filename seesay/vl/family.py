@@ -298,11 +298,15 @@ class Family(ABC):
             raise RequestError(ErrorCode.INVALID_REQUEST, message, "detail")
         return self.lower_detail(modality, chosen) if detail == "low" else chosen
 
+    @property
+    def splits_videos(self) -> bool:
+        """Whether the frames of a video are taken as pictures."""
+        return self.takes_frames and self.modalities == (Modality.IMAGE,)
+
     def option_names(self, modality: Modality) -> frozenset[str]:
         """Return the names of all options that media of a modality may have; none of one that the model does not take.
         Audio has none. Videos whose frames are taken as pictures have the options of pictures."""
-        is_split = self.takes_frames and self.modalities == (Modality.IMAGE,)
-        if modality is Modality.AUDIO or (modality not in self.modalities and not is_split):
+        if modality is Modality.AUDIO or (modality not in self.modalities and not self.splits_videos):
             return frozenset()
         own = self.options.get(modality if modality in self.modalities else Modality.IMAGE, ())
         return frozenset({"detail", *own}) | DECODE_OPTIONS[modality]

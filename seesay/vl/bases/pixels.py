@@ -8,7 +8,8 @@ from typing import Any, NoReturn
 
 from seesay.checkpoint import Checkpoint
 from seesay.checkpoint.model_config import ModelConfig
-from seesay.errors import CheckpointError
+from seesay.errors import CheckpointError, ErrorCode, RequestError
+from seesay.values import MediaSize
 from seesay.values.frame_chain import Library, Resample, Resize, Size
 
 Channels = tuple[float, float, float]
@@ -281,3 +282,14 @@ def read_longest_edge(settings: Mapping[str, object], where: object, name: str, 
     if not isinstance(edge, int) or isinstance(edge, bool) or edge < 1:
         raise CheckpointError(f"{where}: processor setting {name}={str(size)[:80]} must give longest_edge")
     return edge
+
+
+def refuse_thin(size: MediaSize, limit: int, patch: int, *, unit: str) -> NoReturn:
+    """Raise `RequestError` for a picture that has a side of no `unit` when it is shrunk to `limit` patches of so many
+    pixels a side."""
+    raise RequestError(
+        ErrorCode.INVALID_MEDIA,
+        f"a picture of {size.width}x{size.height} pixels has a side of no {unit} when it is shrunk to "
+        f"{limit} patches of {patch}x{patch}: crop or pad it",
+        "messages",
+    )

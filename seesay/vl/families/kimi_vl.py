@@ -13,7 +13,7 @@ from seesay.errors import CheckpointError, ErrorCode, RequestError
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import Expansion, MediaSize, Modality
 from seesay.values.frame_chain import Chain, Pad, Patches
-from seesay.vl.bases.pixels import PixelSettings, read_count, read_processor
+from seesay.vl.bases.pixels import PixelSettings, read_count, read_processor, refuse_thin
 from seesay.vl.constants import LOW_DETAIL_PIXELS
 from seesay.vl.family import MAX_UNITS, Family, Features, make_expansion
 from seesay.vl.published import Published
@@ -120,12 +120,7 @@ class KimiVL(Family):
             scale = math.sqrt(limit / count)
             height, width = int(height * scale), int(width * scale)
             if not height or not width:
-                raise RequestError(
-                    ErrorCode.INVALID_MEDIA,
-                    f"a picture of {size.width}x{size.height} pixels has a side of no pixel when it is shrunk to "
-                    f"{limit} patches of {self._patch}x{self._patch}: crop or pad it",
-                    "messages",
-                )
+                refuse_thin(size, limit, self._patch, unit="pixel")
         unit = self._patch * _MERGE
         padded = (-(-height // unit) * unit, -(-width // unit) * unit)
         grid = (1, padded[0] // self._patch, padded[1] // self._patch)

@@ -10,12 +10,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from seesay.checkpoint import Checkpoint
-from seesay.errors import CheckpointError, ErrorCode, RequestError
+from seesay.errors import CheckpointError
 from seesay.processors.media.images import cut_patches, resize_as_float
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import DecodedMedia, Expansion, MediaSize, Modality
 from seesay.values.frame_chain import Chain, Patches
-from seesay.vl.bases.pixels import PixelSettings, read_count, read_processor
+from seesay.vl.bases.pixels import PixelSettings, read_count, read_processor, refuse_thin
 from seesay.vl.constants import LOW_DETAIL_PIXELS
 from seesay.vl.family import MAX_UNITS, Family, Features, make_expansion
 from seesay.vl.media_plan import MediaPlan
@@ -133,12 +133,7 @@ class NemotronOmni(Family):
             most = min(most, max(_MERGE**2, options["max_pixels"] // self._patch**2))
         grid = find_grid((size.height, size.width), self._patch, least=min(self._least, most), most=most)
         if grid is None:
-            raise RequestError(
-                ErrorCode.INVALID_MEDIA,
-                f"a picture of {size.width}x{size.height} pixels has a side of no patch when it is shrunk to {most} "
-                f"patches of {self._patch}x{self._patch} pixels: crop or pad it",
-                "messages",
-            )
+            refuse_thin(size, most, self._patch, unit="patch")
         return {"grid": (1, *grid), "num_tiles": 1, "resized": tuple(side * self._patch for side in grid)}
 
     def expand(self, modality: Modality, measures: Features) -> Expansion:

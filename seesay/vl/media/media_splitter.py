@@ -29,7 +29,7 @@ class MediaSplitter:
     def splits(self, part: MediaPart) -> bool:
         """Return whether a part is replaced by others."""
         if part.modality is Modality.VIDEO:
-            return self._family.takes_frames and self._family.modalities == (Modality.IMAGE,)
+            return self._family.splits_videos
         return part.modality is Modality.DOCUMENT
 
     def split(self, part: MediaPart, allowance: Allowance) -> Parts:
