@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,15 @@ _LONG_AUDIO_S = 30
 """Duration of audio for which memory is planned: encoders divide longer audio into such pieces, or take none."""
 _SIZES = ((336, 336), (512, 512), (1024, 1024), (512, 2048), (2048, 512), (2048, 2048), (4096, 4096))
 """(height, width) of pictures of which the one with most patches is the costliest."""
+
+
+class _Edges(NamedTuple):
+    """The texts that a processor writes before and after an item, and their numbers of tokens."""
+
+    before: str
+    after: str
+    num_before: int
+    num_after: int
 
 
 class ModuleVisionFamily(ModuleTextFamily):
@@ -93,31 +102,30 @@ class ModuleVisionFamily(ModuleTextFamily):
         whole, edges = self._plan(measures).expansion, self._edges[modality]
         if edges is None:
             return whole
-        before, after = map(self.tokenizer.encode, edges)
-        inner = slice(len(before), len(whole.token_ids) - len(after))
+        inner = slice(edges.num_before, len(whole.token_ids) - edges.num_after)
         return Expansion(token_ids=whole.token_ids[inner], takes_embedding=whole.takes_embedding[inner])
 
     def word(self, modality: Modality, measures: Features | None) -> Wording | None:
         if (edges := self._edges[modality]) is None:
             return None
-        return Wording(before=edges[0], marker=self.markers[modality], after=edges[1])
+        return Wording(before=edges.before, marker=self.markers[modality], after=edges.after)
 
     @cached_property
-    def _edges(self) -> Mapping[Modality, tuple[str, str] | None]:
+    def _edges(self) -> Mapping[Modality, _Edges | None]:
         """By modality, the blank text that the processor writes before and after an item (Gemma 3n), which is tokenized
         together with the prompt's; None where it writes none."""
         return {modality: self._find_edges(modality) for modality in self.modalities}
 
-    def _find_edges(self, modality: Modality) -> tuple[str, str] | None:
+    def _find_edges(self, modality: Modality) -> _Edges | None:
         try:
             ids = self.processor.try_out(modality).expansion.token_ids.tolist()
         except RequestError:  # it says so for every item
             return None
         text: str = self.tokenizer.backend.decode(ids, skip_special_tokens=False)
-        edges = text[: len(text) - len(text.lstrip())], text[len(text.rstrip()) :]
-        before, after = map(self.tokenizer.encode, edges)
+        texts = text[: len(text) - len(text.lstrip())], text[len(text.rstrip()) :]
+        before, after = map(self.tokenizer.encode, texts)
         has_edges = bool(before or after) and ids == [*before, *ids[len(before) : len(ids) - len(after)], *after]
-        return edges if has_edges else None
+        return _Edges(*texts, len(before), len(after)) if has_edges else None
 
     def _plan(self, measures: Features) -> Planned:
         """Return what the processor makes of an item with these measures."""
