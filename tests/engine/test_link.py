@@ -11,7 +11,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -347,6 +347,33 @@ def test_the_child_ends_with_a_parent_that_is_killed(tmp_path: Path, confirmed: 
         assert Path(folder).exists() is not confirmed
         os.kill(script.pid, signal.SIGKILL)
         assert wait_for_end(int(pid))
+        assert not Path(folder).exists()
+
+
+@pytest.mark.parametrize("is_connected", [False, True])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_stopped_child_ends_with_its_parent(tmp_path: Path, is_connected: bool, number: signal.Signals) -> None:
+    """Also while it imports what it needs, when nothing of its own can notice the end of the parent."""
+    body = f"""
+    from pathlib import Path
+
+    child = start() if {is_connected} else ChildProcess("link_child", receives=link_child.ToParent)
+    while "msgspec" not in Path(f"/proc/{{child.pid}}/maps").read_text(): time.sleep(0.001)
+    child.signal(signal.SIGSTOP)
+    while Path(f"/proc/{{child.pid}}/stat").read_text().rpartition(")")[2].split()[0] != "T": time.sleep(0.001)
+    assert child.wait(0.1) is False, "it had connected already"
+    print(child.pid, child._folder, flush=True)
+    time.sleep(600)
+    """
+    with running(body, tmp_path) as script:
+        pid, folder = read_line(script)
+        assert Path(folder).exists()
+        try:
+            os.kill(script.pid, number)
+            assert wait_for_end(int(pid), 20)
+        finally:
+            with suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
         assert not Path(folder).exists()
 
 

@@ -1,7 +1,7 @@
 """Starts a process of ours at the other end of a link, and ends it.
 
-The process is `python -m MODULE`, never a copy of the caller's main module: it works from notebooks, scripts without
-`if __name__ == "__main__"`, standard input and forked processes alike.
+The process is `python -m seesay.engine.process.start MODULE`, never a copy of the caller's main module: it works from
+notebooks, scripts without `if __name__ == "__main__"`, standard input and forked processes alike.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from seesay.system.python import python_command
 S = TypeVar("S")
 R = TypeVar("R")
 
+_STARTER = "seesay.engine.process.start"
 END_S = 10.0
 """Longest wait for a process that was killed: one in the middle of a driver's call ends when that returns."""
 
@@ -109,10 +110,10 @@ class ChildProcess(Generic[S, R]):
 
 
 def start_module(module: str, descriptors: Sequence[int] = ()) -> subprocess.Popen[bytes]:
-    """Start `python -m MODULE`, and hand it `descriptors`. It waits for orders."""
-    command, environment = python_command(module)
+    """Run a module of ours as a process, and hand it `descriptors`. It waits for orders."""
+    command, environment = python_command(_STARTER)
     return subprocess.Popen(
-        command,
+        [*command, module],
         stdin=subprocess.PIPE,
         stdout=stderr_descriptor(),
         pass_fds=descriptors,

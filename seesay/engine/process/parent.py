@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import shutil
@@ -18,9 +17,8 @@ import msgspec
 import zmq
 
 from seesay.engine.process.link import MAX_WAITING_BYTES, Limits, Link
+from seesay.engine.process.start import signal_when_parent_ends
 from seesay.engine.process.tcp_link import TcpLink, connect
-
-_PR_SET_PDEATHSIG = 1
 
 
 class Distant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -50,7 +48,9 @@ class Parent:
 
     def __init__(self, *, receives: Any) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # ours to end us
-        orders = json.loads(sys.stdin.buffer.readline())
+        if not (line := sys.stdin.buffer.readline()):
+            os._exit(1)  # it has ended before it could give orders
+        orders = json.loads(line)
         self._folder = Path(orders["folder"]) if "folder" in orders else None
         self._pid = int(orders["parent"])
         self.descriptors: list[int] = orders.get("descriptors", [])
@@ -63,8 +63,7 @@ class Parent:
         """Call once both directions work. Removes the sockets' names, which are not needed any more, and lets the
         kernel end this process with its parent, whatever it is doing then."""
         self._remove_folder()
-        with contextlib.suppress(OSError, AttributeError):  # Linux alone has it
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        signal_when_parent_ends(signal.SIGKILL)
         if os.getppid() != self._pid:
             os._exit(1)
 
