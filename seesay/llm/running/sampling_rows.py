@@ -80,11 +80,12 @@ def _is_simple(params: SamplingParams, own: Sequence[int], *, has_drafts: bool) 
 def _join_masked(
     masks: TokenMasks | None, masked: Sequence[tuple[int, int, Callable[[], list[SamplingRow]]]]
 ) -> MaskedRows | None:
-    """Return rows that are masked alone, by (index, number of the mask, what makes the row)."""
+    """Return rows that are masked alone, by (index, number of the mask, what makes the row). They are in the order of
+    the masks, so that these, megabytes where rows are many, go to the device as they are."""
     if masks is None or not masked:
         return None
-    indices, numbers, makers = (list(parts) for parts in zip(*masked, strict=True))
-    bits = masks.bits if numbers == list(range(len(masks.bits))) else masks.bits[numbers]
+    indices, numbers, makers = zip(*sorted(masked, key=lambda one: one[1]), strict=True)
+    bits = masks.bits if len(numbers) == len(masks.bits) else masks.bits[list(numbers)]
     return MaskedRows(indices, bits, lambda number: makers[number]()[0])
 
 

@@ -16,6 +16,7 @@ from seesay.llm.memory.kv_cache import bytes_per_block, make_layouts, plan_num_b
 from seesay.llm.models.configs.reading import read_decoder_config
 from seesay.llm.plans.sampling_params import SamplingParams
 from seesay.llm.plans.step_plan import BlockCopy, Row, StepPlan, TokenMasks
+from seesay.llm.running.sampling_rows import sort_rows
 from seesay.llm.scheduling.sequence import Sequence
 from seesay.values import MediaItem, Modality, MultimodalInput
 
@@ -208,6 +209,19 @@ def test_a_mask_that_is_made_after_the_launch_restricts_its_row(backbone: Any, r
     }
     assert ahead.collect().token_ids == expected
     assert runner.rows[1].token_ids[-2] == second
+
+
+def test_masks_go_to_the_device_as_they_are_whatever_the_order_of_their_rows(backbone: Any, runner: Any) -> None:
+    """Those of 256 rows are megabytes, which a copy would take from pinned memory, too."""
+    prompt = backbones.make_prompt(backbone, 9, seed=1)
+    launched = runner.launch(begin(runner, *(Sequence(i, prompt, SamplingParams()) for i in (1, 2, 3))), {})
+    allowed = {3: 30, 1: 10, 2: 20}
+    masks = TokenMasks(seq_ids=tuple(allowed), bits=np.stack([allow(token_id) for token_id in allowed.values()]))
+    found = sort_rows(launched.step, masks, {}, vocab_size=160).masked
+    assert found is not None and found.bits is masks.bits
+    assert [launched.step.rows[i].seq_id for i in found.at] == list(allowed)
+    runner.sample(launched, masks)
+    assert launched.collect().token_ids == {seq_id: (token_id,) for seq_id, token_id in allowed.items()}
 
 
 def test_the_next_step_begins_with_the_tokens_of_a_jump(backbone: Any, runner: Any) -> None:
