@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import msgspec
@@ -12,7 +12,7 @@ from thread_ranks import ThreadRanks, make_ranks
 
 from seesay.device.ranks import Ranks
 from seesay.engine.process.ranks import messages
-from seesay.engine.process.ranks.follower import Follower, FollowingRunner
+from seesay.engine.process.ranks.follower import Follower, FollowingRunner, PlanFollower
 from seesay.engine.process.ranks.followers import Answers, Followers
 from seesay.engine.process.ranks.led_runner import LedRunner
 from seesay.llm.models.decoder import Decoder
@@ -23,7 +23,7 @@ from seesay.llm.running.runner_limits import RunnerLimits
 class ThreadFollowers(Followers):
     """`Followers` that are threads. What they raise is raised in rank 0 by `give_up`."""
 
-    def __init__(self, runners: list[FollowingRunner]) -> None:
+    def __init__(self, runners: Sequence[PlanFollower]) -> None:
         self.size = 1 + len(runners)
         self.error: BaseException | None = None
         self._is_calling = False
