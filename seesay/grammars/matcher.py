@@ -76,11 +76,11 @@ class Matcher:
     def follow(self, generated_ids: Ids) -> Any:
         """Follow the tokens that were generated. Returns what is to fill the mask of the next one (`LLMatcher`), before
         `finish`; None where it is known. Raises ValueError for a token that the grammar does not allow."""
-        if self._is_consumed and not (self.forced or self._forces):  # as most tokens are where nothing is forced
-            self._is_consumed = None
-            self._num_accepted += 1
-            return self._inner
-        return self._follow_all(generated_ids)
+        if not self._is_consumed or self.forced:
+            return self._follow_all(generated_ids)
+        self._is_consumed = None  # as most tokens are where nothing is forced
+        self._num_accepted += 1
+        return self._force()
 
     def _follow_all(self, generated_ids: Ids) -> Any:
         inner, forced = self._inner, self.forced
@@ -93,9 +93,14 @@ class Matcher:
             self._num_accepted += 1
             if forced:
                 self.forced = forced = forced[1:] if forced[0] == token_id else ()
-        if self._forces and not forced:
-            self.forced = forced = tuple(inner.compute_ff_tokens()[:_MAX_FORCED])
-        return None if forced else inner
+        return None if forced else self._force()
+
+    def _force(self) -> Any:
+        """Find out what comes next in any case, where nothing was known to. Returns what is to fill the next mask."""
+        if self._forces and (found := self._inner.compute_ff_tokens()):
+            self.forced = tuple(found[:_MAX_FORCED])
+            return None
+        return self._inner
 
     def finish(self, words: Words) -> bool:
         """Complete the mask of the next token, int32 [words of the table]. Returns whether it forbids any. Raises

@@ -146,10 +146,12 @@ class GrammarRows:
         return bool(self._rules) and any(map(self._may_forbid, plan.rows))
 
     def _may_forbid(self, row: Row) -> bool:
-        if not row.samples or row.seq_id not in self._rules:
+        if not row.samples or (own := self._rules.get(row.seq_id)) is None:
             return False
-        rule, sequence = self._rules[row.seq_id]
+        rule, sequence = own
         first = row.start + row.num_known - sequence.num_prompt_tokens
+        if not row.drafts:
+            return rule.may_forbid(first)
         return any(rule.may_forbid(first + num_drafts) for num_drafts in range(1 + len(row.drafts)))
 
     def make_masks(self, plan: StepPlan) -> tuple[TokenMasks | None, Mapping[int, RequestError]]:
