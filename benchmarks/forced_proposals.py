@@ -15,7 +15,8 @@ from eagle_heads import describe_head, make_tensors, write_head
 from seesay.checkpoint.model_path import resolve_checkpoint
 from seesay.llm.plans.step_plan import Row
 from seesay.llm.running import launched_step
-from seesay.llm.running.proposals import rounds as proposal_rounds
+from seesay.llm.running.proposals import round_state
+from seesay.llm.running.proposals.round_state import CountedRound
 from seesay.llm.running.sampler import Sampled
 
 MOST_KNOWN = 32000
@@ -29,17 +30,26 @@ class ForcedAcceptance:
         self._rate, self._rng = rate, random.Random(1)
 
     def __enter__(self) -> None:
-        self._take, self._count = launched_step.take_choices, proposal_rounds.count_right
+        self._take, self._count = launched_step.take_choices, round_state.count_round
         launched_step.take_choices = self._take_forced
-        proposal_rounds.count_right = self._count_forced
+        round_state.count_round = self._count_forced
 
     def __exit__(self, *_: object) -> None:
         launched_step.take_choices = self._take
-        proposal_rounds.count_right = self._count
+        round_state.count_round = self._count
 
-    def _count_forced(self, proposed: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
-        is_right = torch.rand(proposed.shape, device=chosen.device) < self._rate
-        return is_right.long().cumprod(dim=1).sum(dim=1)
+    def _count_forced(
+        self,
+        state: torch.Tensor,
+        own: torch.Tensor,
+        at: torch.Tensor,
+        proposed: torch.Tensor,
+        token_ids: torch.Tensor,
+        best: torch.Tensor,
+    ) -> CountedRound:
+        is_right = torch.rand(proposed.shape, device=proposed.device) < self._rate
+        proposed = torch.where(is_right, token_ids[at[:, :-1]], proposed)
+        return self._count(state, own, at, proposed, token_ids, best)
 
     def _take_forced(self, row: Row, choices: Iterator[Sampled]) -> Any:
         if not row.drafts:

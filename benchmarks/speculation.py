@@ -7,9 +7,9 @@
 of a code or pages that are read. A model with random weights repeats nothing; see copied_text.py for how it is made to.
 What is proposed, and whether it is accepted, is as in real use. *forced* (`eagle3`, `mtp`, `draft`): random weights
 propose nothing that is right, so what they propose is accepted by lot: each token behind accepted ones with
-probability `--rate`. Prompts come at once, so that rounds are alike. Both print `ms_per_token` behind the first one,
-`accepted_share` of all proposed tokens, `tokens_per_step`, and `ratio`, milliseconds per token by those without
-speculation.
+probability `--rate`. Prompts come at once, so that rounds are alike. Both print `ms_per_token` of each answer while all
+of them go on, as the last tokens of few say little of many at once, `accepted_share` of all proposed tokens,
+`tokens_per_step`, and `ratio`, milliseconds per token by those without speculation: of the median round.
 
 *unrepeated*: requests per second of so many answers at once, drawn at temperature 1, that do not repeat themselves, and
 `ratio`, by those without speculation; 0 leaves it out.
@@ -30,22 +30,31 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from copied_text import CopyingModel, count_changed
 from forced_proposals import ForcedAcceptance, write_random_head
 from h200 import open_pipeline, report
 
-from seesay import GenerationConfig, Pipeline, Response, SpeculativeConfig
+from seesay import GenerationConfig, Pipeline, SpeculativeConfig
 from seesay.bench import workload
-from seesay.offline.ordered_answers import collect_answers
-from seesay.values.requests import GenerationRequest
+from seesay.engine.front.request_batch import RequestBatch
+from seesay.values import GenerationRequest, OutputDelta, Usage
+from seesay.vl.prompts.conversation_parts import parse_prompts
 
 NUM_FIRST_ROUNDS = 1
 """Rounds before those that are measured."""
 
-Ask = Callable[[Pipeline, int, int], list[Response]]
-"""Gives a number of greedy answers of a number of tokens each, all at once."""
+
+class Asked(NamedTuple):
+    """Requests, and what raises AssertionError for token ids of answers that are not theirs."""
+
+    requests: list[GenerationRequest]
+    check: Callable[[list[list[int]]], None]
+
+
+Ask = Callable[[int, int], Asked]
+"""Makes a number of requests of which all want a number of greedy tokens."""
 
 
 def count_steps(pipe: Pipeline) -> int:
@@ -56,37 +65,68 @@ def make_greedy(num_tokens: int) -> GenerationConfig:
     return GenerationConfig(do_sample=False, max_new_tokens=num_tokens, min_new_tokens=num_tokens, ignore_eos=True)
 
 
-def ask_texts(pipe: Pipeline, count: int, num_tokens: int) -> list[Response]:
-    texts = [request.text for request in workload.text_requests(count)]
-    return pipe(texts, gen_config=make_greedy(num_tokens))
+def ask_texts(count: int, num_tokens: int) -> Asked:
+    prompts = [request.text for request in workload.text_requests(count)]
+    requests, _ = parse_prompts(prompts, make_greedy(num_tokens))
+    return Asked([request for request in requests if isinstance(request, GenerationRequest)], lambda _: None)
 
 
 def make_copies(copying: CopyingModel, text_tokens: int) -> Ask:
     """Return what asks for texts of which prompts have `text_tokens`."""
 
-    def ask(pipe: Pipeline, count: int, num_tokens: int) -> list[Response]:
+    def ask(count: int, num_tokens: int) -> Asked:
         prompts, expected = copying.make_prompts(count, text_tokens)
         config = make_greedy(num_tokens)
-        requests = [GenerationRequest(prompt=tuple(prompt), gen_config=config) for prompt in prompts]
-        answers = collect_answers(pipe.engine, requests, use_tqdm=False)
-        changed = count_changed([answer.token_ids for answer in answers], [text[:num_tokens] for text in expected])
-        assert not changed, f"{changed} of {count} answers are not the texts of their prompts"
-        return answers
+
+        def check(found: list[list[int]]) -> None:
+            changed = count_changed(found, [text[:num_tokens] for text in expected])
+            assert not changed, f"{changed} of {count} answers are not the texts of their prompts"
+
+        return Asked([GenerationRequest(prompt=tuple(prompt), gen_config=config) for prompt in prompts], check)
 
     return ask
 
 
-def measure_once(pipe: Pipeline, ask: Ask, count: int, num_tokens: int) -> dict[str, float]:
+class Window:
+    """The time in which all of `count` answers go on: from the first token of the last one to the end of the first."""
+
+    def __init__(self, count: int) -> None:
+        self.token_ids = [list[int]() for _ in range(count)]
+        self._num_begun = 0
+        self._began: tuple[float, int] | None = None
+        self._ended: tuple[float, int] | None = None
+
+    def add(self, index: int, delta: OutputDelta) -> None:
+        own, has_ended = self.token_ids[index], delta.finish_reason is not None
+        self._num_begun += not own and bool(delta.token_ids)
+        own.extend(delta.token_ids)
+        moment = time.perf_counter(), sum(map(len, self.token_ids))
+        if self._began is None and self._num_begun == len(self.token_ids):
+            self._began = moment
+        if self._ended is None and has_ended:
+            self._ended = moment
+
+    @property
+    def ms_per_token(self) -> float:
+        """Of each answer."""
+        assert self._began is not None and self._ended is not None
+        (began_s, num_before), (ended_s, num_tokens) = self._began, self._ended
+        return 1e3 * (ended_s - began_s) * len(self.token_ids) / max(1, num_tokens - num_before)
+
+
+def measure_once(pipe: Pipeline, asked: Asked, num_tokens: int) -> dict[str, float]:
     """Return figures of a round of answers."""
-    num_steps, started_s = count_steps(pipe), time.perf_counter()
-    answers = ask(pipe, count, num_tokens)
-    seconds = time.perf_counter() - started_s
-    usages = [answer.usage for answer in answers if answer.usage is not None]
-    assert len(usages) == count, answers[0].error
+    num_steps, window, usages = count_steps(pipe), Window(len(asked.requests)), list[Usage]()
+    for index, delta in RequestBatch(pipe.engine, asked.requests, streams=True).deltas():
+        assert delta.error is None, delta.error
+        window.add(index, delta)
+        usages += [delta.usage] if delta.usage is not None else []
+    asked.check(window.token_ids)
+    assert len(usages) == len(asked.requests)
     accepted = sum(usage.accepted_prediction_tokens for usage in usages)
     rejected = sum(usage.rejected_prediction_tokens for usage in usages)
     return {
-        "seconds": seconds,
+        "ms_per_token": round(window.ms_per_token, 3),
         "accepted_share": round(accepted / max(1, accepted + rejected), 3),
         "tokens_per_step": round(num_tokens / (count_steps(pipe) - num_steps), 3),
     }
@@ -98,14 +138,13 @@ def tell(what: str, **figures: Any) -> None:
 
 
 def measure(pipe: Pipeline, ask: Ask, count: int, args: argparse.Namespace) -> dict[str, float]:
-    """Return the figures of the fastest round."""
+    """Return the figures of the median round, by time per token: what is accepted by lot differs between rounds."""
     rounds = []
     for _ in range(NUM_FIRST_ROUNDS + args.rounds):
-        rounds.append(measure_once(pipe, ask, count, args.tokens))
+        rounds.append(measure_once(pipe, ask(count, args.tokens), args.tokens))
         tell(f"{count} answers:", **rounds[-1])
-    first_s = min(measure_once(pipe, ask, count, 1)["seconds"] for _ in range(args.rounds))
-    best = min(rounds[NUM_FIRST_ROUNDS:], key=lambda figures: figures["seconds"])
-    return {"ms_per_token": round(1e3 * (best.pop("seconds") - first_s) / (args.tokens - 1), 3), **best}
+    ordered = sorted(rounds[NUM_FIRST_ROUNDS:], key=lambda figures: figures["ms_per_token"])
+    return ordered[len(ordered) // 2]
 
 
 class Unrepeated:

@@ -420,6 +420,18 @@ def call_ngrams(dtype: torch.dtype) -> None:
     ngrams.follow_texts(ids, fields, rates, tokens, counts, least_rates, weight=0.125, vocab_size=VOCABULARY)
 
 
+def call_rounds(dtype: torch.dtype) -> None:
+    from seesay.kernels import rounds
+
+    state, slots, proposed, tokens = (empty(*shape, dtype=int64) for shape in ((513, 11), (12,), (4, 3), (4, 4)))
+    rows = slots[:4]
+    rounds.put_proposed(state, slots, slots, slots, slots, proposed)
+    rounds.count_round(state, rows, tokens, proposed, empty(16, dtype=int64), empty(16, dtype=dtype))
+    rounds.put_missing(state, empty(16, dtype=int64), rows, rows, proposed, tokens, rows, rows, rows)
+    for known_ids in (None, empty(32000, dtype=int64)):
+        rounds.choose(empty(4, 32000, dtype=dtype), known_ids, rows, state, rows)
+
+
 def call_states(dtype: torch.dtype) -> None:
     from seesay.kernels import delta_rule
 
@@ -521,6 +533,7 @@ CALLS = {
         call_rows,
         call_row_state,
         call_ngrams,
+        call_rounds,
         call_states,
         call_state_spaces,
         call_latent_attention,
@@ -555,6 +568,7 @@ ON_ONE = (
     call_rows,
     call_row_state,
     call_ngrams,
+    call_rounds,
     call_states,
     call_state_spaces,
     call_all_reduce,

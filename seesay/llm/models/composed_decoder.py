@@ -359,8 +359,7 @@ class ComposedDecoder:
     def _begin_step(self, inputs: ModelInput) -> AttentionStep:
         turns = [rotary.tables(inputs.positions, inputs.stretches) for rotary in self._rotaries]
         plan = self._ops.plan_attention(inputs.layout, windows=self._windows, device=self.device, dtype=self.dtype)
-        places = inputs.positions if inputs.positions.dim() == 1 else inputs.positions.amax(0)
-        scale = self._scale_queries(places, None)
+        scale = self._scale_queries(inputs.positions, None)
         growth, states = self.config.query_growth, None
         if inputs.state_slots is not None and self._num_taps:
             states = make_state_plan(inputs.layout, inputs.state_slots, num_taps=self._num_taps, device=self.device)
@@ -370,7 +369,7 @@ class ComposedDecoder:
             plan,
             inputs.faults,
             query_scale=scale,
-            grown_scale=scale if growth is None else self._scale_queries(places, growth),
+            grown_scale=scale if growth is None else self._scale_queries(inputs.positions, growth),
             rows=inputs.media_rows,
             slopes=self._slopes,
             is_adapted=inputs.adapters is not None,
@@ -378,11 +377,12 @@ class ComposedDecoder:
             states=states,
         )
 
-    def _scale_queries(self, places: torch.Tensor, growth: QueryGrowth | None) -> torch.Tensor | None:
+    def _scale_queries(self, positions: torch.Tensor, growth: QueryGrowth | None) -> torch.Tensor | None:
         """Return the factor of each token's query, [T, 1, 1]; None for 1. It is computed on the device alone."""
         length = self.config.log_length
         if length is None and growth is None:
             return None
+        places = positions if positions.dim() == 1 else positions.amax(0)
         scale = torch.ones(len(places), dtype=torch.float32, device=places.device)
         if length is not None:
             scale = (places + 1).to(torch.float32).log_().div_(math.log(length)).clamp_(min=1.0)

@@ -158,6 +158,14 @@ class EagleHead(StateDecoder):
     def _pass_on(self, states: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
         return hidden if self._options.passes_normed else states
 
+    @property
+    def known_ids(self) -> torch.Tensor | None:
+        return self._known_ids
+
+    def known_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """See `StateDecoder`."""
+        return super().logits(hidden)
+
     def logits(self, hidden: torch.Tensor, slots: npt.NDArray[np.int64] | None = None) -> torch.Tensor:
         """See `ComposedDecoder.logits`."""
         own = super().logits(hidden, slots)

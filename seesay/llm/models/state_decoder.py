@@ -35,6 +35,15 @@ class StateDecoder(ComposedDecoder):
         """Return what the next step's first `count` tokens take, [count, hidden]: what this one's made."""
         return self._carried[:count]
 
+    @property
+    def known_ids(self) -> torch.Tensor | None:
+        """The tokens that it knows, int64 [K]; None: all of them."""
+        return None
+
+    def known_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return the logits [N, K] of the tokens that it knows."""
+        return self.logits(hidden)
+
     def _find_states(self, inputs: ModelInput) -> torch.Tensor:
         """Return the state of each token: [T, hidden]."""
         count = len(inputs.input_ids)

@@ -19,8 +19,9 @@ LogitsProcessor = Callable[[Any, Any], Any]
 class MaskedRows(NamedTuple):
     """Rows that ask for the most likely of the tokens that a mask allows, or for a draw of these, and for no more.
 
-    at: by index of their logits, in the order of the masks. bits: int32 [len(at), ceil(V / 32) or more] (see `TokenMasks`); in use
-    until the choices are collected. find(i): return row i of these as a `SamplingRow`, to explain why nothing is left.
+    at: by index of their logits, in the order of the masks. bits: int32 [len(at), ceil(V / 32) or more] (see
+    `TokenMasks`); in use until the choices are collected. find(i): return row i of these as a `SamplingRow`, to explain
+    why nothing is left.
     """
 
     at: Sequence[int]

@@ -27,9 +27,10 @@ from seesay.engine.core.loading import start_speculation
 from seesay.engine.core.speculation.layer_draft import LayerDraft
 from seesay.engine.core.speculation.speculation import ModelSpeculation, _Proposals
 from seesay.errors import CheckpointError, ConfigError
-from seesay.llm.running.proposals import rounds as proposal_rounds
+from seesay.llm.running.proposals import round_state
 from seesay.llm.running.proposals.chain import ProposalChain
 from seesay.llm.running.proposals.kept_states import KeptStates
+from seesay.llm.running.proposals.round_state import CountedRound
 
 IDS = "eagle_aux_hidden_state_layer_ids"
 PROMPTS: list[Any] = ["say one two three", ("what is there?", PICTURE), "a b c d e f g"]
@@ -115,7 +116,7 @@ def test_rounds_on_the_device_change_nothing(
 def propose_known(answers: list[Any], rate: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let chains propose what comes next in the answer that a text follows, each token with probability `rate`."""
     rng = random.Random(7)
-    begin, compute, count = ProposalChain.begin, ProposalChain.compute, proposal_rounds.count_right
+    begin, compute, count = ProposalChain.begin, ProposalChain.compute, round_state.count_round
     following: list[list[int]] = []
 
     def watch_begin(chain: ProposalChain, missing: Any) -> None:
@@ -133,15 +134,15 @@ def propose_known(answers: list[Any], rate: float, monkeypatch: pytest.MonkeyPat
                 found[place, row] = token_id if rng.random() < rate else found[place, row]
         return found
 
-    def follow(proposed: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
-        num_right = count(proposed, chosen)
-        for row, taken in enumerate(num_right.tolist()):
+    def follow(*given: torch.Tensor) -> CountedRound:
+        counted = count(*given)
+        for row, taken in enumerate(counted.read(counted.for_host.numpy()).num_right.tolist()):
             del following[row][: taken + 1]
-        return num_right
+        return counted
 
     monkeypatch.setattr(ProposalChain, "begin", watch_begin)
     monkeypatch.setattr(ProposalChain, "compute", know)
-    monkeypatch.setattr(proposal_rounds, "count_right", follow)
+    monkeypatch.setattr(round_state, "count_round", follow)
 
 
 # --- what it computes -------------------------------------------------------------------------------------------------

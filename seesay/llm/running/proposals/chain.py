@@ -18,14 +18,15 @@ from seesay.device.streams import GraphRecorder, on_stream
 from seesay.device.transfers import HostCopy, upload
 from seesay.llm.ops import RowLayout
 from seesay.llm.running.decode_graphs import make_decode_input
-from seesay.llm.running.device_rows import LENGTH, TOKEN, DecodeInput, begin_decode, lend_blocks
+from seesay.llm.running.device_rows import DecodeInput, begin_decode, lend_blocks
+from seesay.llm.running.proposals.round_state import choose, put_missing
 from seesay.llm.running.step_sizes import fill_up, row_sizes
 
 if TYPE_CHECKING:
     from seesay.llm.memory.kv_layout import LayerCache
     from seesay.llm.models.state_decoder import StateDecoder
     from seesay.llm.running.device_rows import DeviceRows
-    from seesay.llm.running.proposals.rounds import VerifiedTokens
+    from seesay.llm.running.proposals.round_state import VerifiedTokens
     from seesay.llm.running.row_table import RowState
     from seesay.llm.running.runner import ModelRunner
 
@@ -66,11 +67,12 @@ class _Chain:
         decoder, owners, lasts = self.decoder, self.owners[: size.num_rows], self.lasts[: size.num_rows]
         hidden = self._step(self.rows.slots[: size.num_tokens]).index_select(0, lasts)
         decoder.carry(decoder.carried(size.num_tokens).index_select(0, lasts))
-        tokens = [decoder.logits(hidden).argmax(dim=-1)]
-        while len(tokens) < size.num_proposed:
-            self.rows.state[:, TOKEN].index_copy_(0, owners, tokens[-1])
-            tokens.append(decoder.logits(self._step(owners)).argmax(dim=-1))
-        return torch.stack(tokens)
+        tokens = torch.empty(size.num_proposed, size.num_rows, dtype=torch.int64, device=owners.device)
+        for number, found in enumerate(tokens):
+            if number:
+                hidden = self._step(owners)
+            choose(decoder.known_logits(hidden), decoder.known_ids, owners, self.rows.state, found)
+        return tokens
 
     def _step(self, slots: torch.Tensor) -> torch.Tensor:
         """Return the hidden states of the tokens in `slots`, each of which sees those before it in the KV cache."""
@@ -183,21 +185,9 @@ class ProposalChain:
         """Let the tokens that the model chose behind the proposed ones be those that are missing, and as many as were
         right. owners int64 [R] and lent int64 [R, num_proposed]: slots. The host does not wait."""
         rows, chain = self._rows, self._chain
-        tokens, num_right, lasts, places, states = verified
-        num_rows, width = tokens.shape
-        index = rows.numbers[:width]
-        slots = torch.where(index[:-1] < num_right[:, None], lent, rows.scratch_slot)
-        slots = torch.cat((slots, torch.full_like(owners[:, None], rows.scratch_slot)), dim=1)
-        slots.scatter_(1, num_right[:, None], owners[:, None])
-        rows.slots[: slots.numel()].copy_(slots.view(-1))
-        rows.slots[slots.numel() : self.find_size(num_rows).num_tokens].fill_(rows.scratch_slot)
-        each = lent.reshape(-1)
-        rows.state[:, TOKEN].index_copy_(0, each, tokens[:, :-1].reshape(-1))
-        rows.state[:, LENGTH].index_copy_(0, each, (places[:, None] + index[:-1]).reshape(-1))
-        rows.state[:, TOKEN].index_copy_(0, owners, lasts)
-        rows.state[:, LENGTH].index_copy_(0, owners, places + num_right)
-        chain.lasts[:num_rows].copy_(rows.numbers[:num_rows] * width + num_right)
-        chain.decoder.carry(states)
+        num_tokens = self.find_size(len(owners)).num_tokens
+        put_missing(rows.state, rows.slots[:num_tokens], chain.lasts, owners, lent, verified)
+        chain.decoder.carry(verified.states)
 
 
 def _bring_layout(given: DecodeInput, block_size: int) -> RowLayout:

@@ -12,7 +12,8 @@ from seesay.device.transfers import upload
 
 if TYPE_CHECKING:
     from seesay.llm.running.proposals.chain import MissingTokens, ProposalChain
-    from seesay.llm.running.proposals.rounds import Counts, VerifiedTokens
+    from seesay.llm.running.proposals.round_state import VerifiedTokens
+    from seesay.llm.running.proposals.rounds import Counts
     from seesay.llm.running.step_input import StepRows
 
 

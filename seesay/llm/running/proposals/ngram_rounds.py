@@ -19,7 +19,8 @@ from seesay.llm.running.proposals.rounds import RoundProposer
 
 if TYPE_CHECKING:
     from seesay.llm.plans.followed_text import FollowedText
-    from seesay.llm.running.proposals.rounds import Counts, VerifiedTokens
+    from seesay.llm.running.proposals.round_state import VerifiedTokens
+    from seesay.llm.running.proposals.rounds import Counts
     from seesay.llm.running.step_input import StepRows
 
 

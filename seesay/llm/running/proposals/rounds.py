@@ -24,8 +24,10 @@ import torch
 from seesay.device.transfers import HostCopy, upload
 from seesay.errors import RequestError
 from seesay.llm.plans.step_plan import DraftCounts, StepPlan
-from seesay.llm.running.device_rows import LENGTH, TOKEN, lend_blocks, make_draws
+from seesay.llm.running.device_rows import lend_blocks, make_draws
 from seesay.llm.running.launched_step import LaunchedStep, StepResult
+from seesay.llm.running.proposals import round_state
+from seesay.llm.running.proposals.round_state import CountedRound, HostRound, LentSlots, VerifiedTokens
 from seesay.llm.running.sampler import choose_drawn, make_not_finite_error
 from seesay.llm.running.sampling_rows import count_drawn
 from seesay.llm.running.step_input import StepRows, arrange_rows
@@ -44,21 +46,6 @@ class RoundRoom(NamedTuple):
 
     num_rounds: int
     num_proposed: int
-
-
-class VerifiedTokens(NamedTuple):
-    """What a model made of R sequences' last known tokens and up to D proposed ones behind each, on the device.
-
-    tokens int64 [R, D + 1]: what it chose behind each; beyond those of a row, its last one again. num_right int64 [R]:
-    proposed ones that were those which it chose. lasts int64 [R]: what it chose behind these. places int64 [R]: of the
-    first tokens. states [tokens of all rows, hidden]: its states of all of them.
-    """
-
-    tokens: torch.Tensor
-    num_right: torch.Tensor
-    lasts: torch.Tensor
-    places: torch.Tensor
-    states: torch.Tensor
 
 
 class RoundProposer(Protocol):
@@ -114,6 +101,7 @@ class ProposalRounds:
         self._proposer = proposer
         self._num_rounds, self._few_rows = num_rounds, few_rows
         self._ahead: _Launched | None = None
+        round_state.warm_up(runner.device, runner.dtype)
 
     def find_room(self, num_rows: int) -> RoundRoom:
         """Return the rounds of a step of `num_rows`: none where they are not possible."""
@@ -198,24 +186,6 @@ def _takes_rounds(step: StepRows) -> bool:
     return all(member.params.is_plain or member.params.is_plainly_drawn for member in step.members)
 
 
-def count_right(proposed: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
-    """Return int64 [R]: how many of the first tokens that were `proposed`, int64 [R, D], are those that were `chosen`
-    before them, int64 [R, D + 1]."""
-    return (proposed == chosen[:, :-1]).long().cumprod(dim=1).sum(dim=1)
-
-
-class _Round(NamedTuple):
-    """tokens, num_right, states: see `VerifiedTokens`; the states are good until the next round. is_finite bool
-    [R, D + 1]: whether all that was computed for these is. num_proposed int64 [R]: tokens that were.
-    """
-
-    tokens: torch.Tensor
-    is_finite: torch.Tensor
-    num_right: torch.Tensor
-    num_proposed: torch.Tensor
-    states: torch.Tensor
-
-
 class _Rounds:
     """Rounds of the rows of a step, all in slots that are its sequences' own or lent to them: those of each row one
     after another, from `firsts` int64 [R] on. counts int64 [R]: tokens that are proposed for each. starts int64 [R]:
@@ -238,10 +208,9 @@ class _Rounds:
         rows.begin_decode(self._slots, places, members, size=self._graphs.find_size(total))
         width = int(widths.max())
         at = self.firsts[:, None] + np.minimum(np.arange(width), counts[:, None])
-        proposed_at = owners[is_lent] * (width - 1) + offsets[is_lent] - 1
-        self._own, self._lent, self._owners, self._offsets, self._at, self._proposed_at = upload(
-            [step.slots, self._slots[is_lent], owners[is_lent], offsets[is_lent], at, proposed_at], rows.numbers.device
-        )
+        lent = [self._slots[is_lent], step.slots[owners[is_lent]], owners[is_lent], offsets[is_lent]]
+        self._own, self._at, *there = upload([step.slots, at, *lent], rows.numbers.device)
+        self._lent = LentSlots(*there)
         self._draws = _Draws.of(runner, step, members)
         self._verified: VerifiedTokens | None = None
 
@@ -258,38 +227,31 @@ class _Rounds:
 
     def extend(self) -> None:
         """Let the rows have all blocks that their sequences have by now."""
-        lend_blocks(self._rows, self._own[self._owners], self._lent)
+        lend_blocks(self._rows, self._lent.owners, self._lent.slots)
         self.proposer.extend()
 
     def run(self, num_rounds: int) -> _Launched:
         """Launch further rounds."""
-        copies = list[HostCopy]()
+        collected = list[_Collected]()
         for _ in range(num_rounds):
-            *found, states = self._run()
-            copies.append(HostCopy(*found))
+            counted, states = self._run()
+            collected.append(_Collected(counted, HostCopy(counted.for_host)))
         self._rows.forget(self._slots)
         self.proposer.forget()
-        return _Launched(self, copies, states.clone())
+        return _Launched(self, collected, states.clone())
 
-    def _run(self) -> _Round:
-        """Propose behind the round before, verify and count."""
+    def _run(self) -> tuple[CountedRound, torch.Tensor]:
+        """Propose behind the round before, verify and count. Returns the model's states, too, which are good until the
+        next round."""
         if self._verified is not None:
             self.proposer.go_on(self._verified)
         proposed, state = self.proposer.propose(), self._rows.state
-        ahead = state[self._own, LENGTH][self._owners] + self._offsets
-        given = proposed.reshape(-1).index_select(0, self._proposed_at).clamp(min=0)
-        state[:, TOKEN].index_copy_(0, self._lent, given)
-        state[:, LENGTH].index_copy_(0, self._lent, ahead)
+        round_state.put_proposed(state, self._lent, proposed)
         output = self._graphs.replay(self._total)
-        tokens = self._draws.choose(output, self._rows, self._total)[self._at]
-        num_right = count_right(proposed, tokens)
-        lasts = tokens.gather(1, num_right[:, None])[:, 0]
-        places = state[self._own, LENGTH] - 1  # the graph has added one
-        state[:, TOKEN].index_copy_(0, self._own, lasts)
-        state[:, LENGTH].index_copy_(0, self._own, places + 1 + num_right)
-        self._verified = VerifiedTokens(tokens, num_right, lasts, places, output.states)
-        is_finite, num_proposed = output.best[self._at].isfinite(), (proposed >= 0).sum(dim=1)
-        return _Round(tokens, is_finite, num_right, num_proposed, output.states)
+        token_ids = self._draws.choose(output, self._rows, self._total)
+        counted = round_state.count_round(state, self._own, self._at, proposed, token_ids, output.best)
+        self._verified = counted.verified(output.states)
+        return counted, output.states
 
 
 class _Draws(NamedTuple):
@@ -315,17 +277,27 @@ class _Draws(NamedTuple):
         return token_ids
 
 
+class _Collected(NamedTuple):
+    """A round, and the copy of what the host has of it."""
+
+    counted: CountedRound
+    copy: HostCopy
+
+    def wait(self) -> HostRound:
+        [packed] = self.copy.wait()
+        return self.counted.read(packed.numpy())
+
+
 class _Launched(NamedTuple):
-    """Rounds that were launched. copies: of each `_Round`, but for the states. states: of the last one, in which those
-    of row i begin at `rounds.firsts[i]`."""
+    """Rounds that were launched. states: of the last one, in which those of row i begin at `rounds.firsts[i]`."""
 
     rounds: _Rounds
-    copies: list[HostCopy]
+    collected: list[_Collected]
     states: torch.Tensor
 
     @property
     def num_rounds(self) -> int:
-        return len(self.copies)
+        return len(self.collected)
 
     def take(self, step: StepRows, found: Counts, dtype: torch.dtype) -> LaunchedRounds:
         """Return them as those of a step whose rows are `found` among theirs."""
@@ -374,11 +346,11 @@ class LaunchedRounds(LaunchedStep):
         )
 
     def _wait(self, left: Counts) -> list[npt.NDArray[Any]]:
-        """Wait for the rounds until all rows have the tokens that are `left`. Returns the `_Round`s of the rows, each
-        field in one array, without the states."""
+        """Wait for the rounds until all rows have the tokens that are `left`. Returns the `HostRound`s of the rows,
+        each field in one array."""
         found = list[list[npt.NDArray[Any]]]()
-        for copy in self.launched.copies:
-            found.append([part.numpy()[self.found] for part in copy.wait()])
+        for collected in self.launched.collected:
+            found.append([part[self.found] for part in collected.wait()])
             left = left - 1 - found[-1][2]
             if (left <= 0).all():
                 break

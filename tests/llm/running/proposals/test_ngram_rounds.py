@@ -12,7 +12,7 @@ import torch
 from seesay.llm.plans.step_plan import MAX_DRAFTS
 from seesay.llm.running.proposals import ngram_rounds
 from seesay.llm.running.proposals.ngram_rounds import ExpectedRow, NgramProposer
-from seesay.llm.running.proposals.rounds import VerifiedTokens
+from seesay.llm.running.proposals.round_state import VerifiedTokens
 from seesay.llm.scheduling.text_follower import TextFollower, find_least_rates
 
 REPEATED = [*range(10), 0, 1, 2]
