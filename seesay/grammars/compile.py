@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 os.environ.setdefault("RUST_LIB_BACKTRACE", "0")
 """Where RUST_BACKTRACE is set, llguidance collects a stack trace at each part of a schema that allows no value: schemas
@@ -14,6 +18,8 @@ MAX_LEXER_STATES = 50_000
 LEXER_FUEL = 3_000_000
 """What the lexer of a grammar may spend on finding out whether a text can still end, in parts of expressions: 0.1 s.
 With less, it forbids texts that match a pattern beside a large `maxLength`."""
+_MAX_WORDS = 8
+"""Of a mask, that are looked at to find a choice of characters."""
 _MAX_FORCED_BYTES = 4096
 """Of a longer forced text the beginning is cut into tokens."""
 NO_FORCING = '%llguidance {"no_forcing": true}\n'
@@ -39,7 +45,19 @@ class TokenTable:
         self.eos_token_id = len(tokens)
         self.special_token_ids = [self.eos_token_id]
         self._encode = encode
+        self._characters = _find_characters(self.tokens)
         self.tokenizer = LLTokenizer(self)
+
+    def leaves_choice(self, words: npt.NDArray[np.int32]) -> bool:
+        """Whether a mask allows two characters that a text may go on with, so that none is forced. It looks at a few
+        words of it alone, and finds a choice in most places where there is one."""
+        is_one_allowed = False
+        for place, bits in self._characters:
+            allowed = words.item(place) & bits
+            if allowed & (allowed - 1) or (allowed and is_one_allowed):
+                return True
+            is_one_allowed |= allowed != 0
+        return False
 
     def __call__(self, text: str | bytes) -> list[int]:
         """Return the tokens of a text as the model's tokenizer cuts it: of its beginning where it is long."""
@@ -68,6 +86,18 @@ class TokenTable:
 
     def _spell(self, token_id: int) -> bytes:
         return self.tokens[token_id] if token_id < len(self.tokens) else b""
+
+
+def _find_characters(tokens: Sequence[bytes]) -> list[tuple[int, int]]:
+    """Return tokens of one ASCII character each, none of them twice, as words of a mask: their places, and bits."""
+    found = dict[bytes, int]()
+    for token_id, token in enumerate(tokens):
+        if len(token) == 1 and token.isascii():
+            found.setdefault(token, token_id)
+    bits = Counter[int]()
+    for token_id in found.values():
+        bits[token_id // 32] |= 1 << token_id % 32
+    return sorted(bits.items(), key=lambda word: -word[1].bit_count())[:_MAX_WORDS]
 
 
 def compile_program(table: TokenTable, source: str, *, forces: bool = True) -> Any:

@@ -21,7 +21,7 @@ _MAX_FORCED = 256
 class Matcher:
     """Made for the tokens of one answer, and brought up to date with them. Used by one thread at a time.
 
-    forced: after `follow`, the tokens that come next in any case.
+    forced: after `finish`, the tokens that come next in any case.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Matcher:
         self._inner = compiled.deep_copy()
         self._stop_token_ids = [token_id for token_id in stop_token_ids if token_id < table.eos_token_id]
         self._end = table.eos_token_id
-        self._tokens = table.tokens
+        self._table = table
         self._forces = forces
         self._on_error = on_error
         self._num_accepted = 0
@@ -80,7 +80,7 @@ class Matcher:
             return self._follow_all(generated_ids)
         self._is_consumed = None  # as most tokens are where nothing is forced
         self._num_accepted += 1
-        return self._force()
+        return self._inner
 
     def _follow_all(self, generated_ids: Ids) -> Any:
         inner, forced = self._inner, self.forced
@@ -93,22 +93,13 @@ class Matcher:
             self._num_accepted += 1
             if forced:
                 self.forced = forced = forced[1:] if forced[0] == token_id else ()
-        return None if forced else self._force()
-
-    def _force(self) -> Any:
-        """Find out what comes next in any case, where nothing was known to. Returns what is to fill the next mask."""
-        if self._forces and (found := self._inner.compute_ff_tokens()):
-            self.forced = tuple(found[:_MAX_FORCED])
-            return None
-        return self._inner
+        return None if forced else inner
 
     def finish(self, words: Words) -> bool:
         """Complete the mask of the next token, int32 [words of the table]. Returns whether it forbids any. Raises
         `RequestError` where the grammar takes too much."""
         if self.forced:
-            words[:] = 0
-            set_bits(words, self.forced[:1], allowed=True)
-            return True
+            return _allow_only(words, self.forced[0])
         inner = self._inner
         if inner.is_error():
             self._on_error()
@@ -118,10 +109,19 @@ class Matcher:
                 f"response_format: the grammar takes too much for one token, make it less ambiguous: {why}",
                 "response_format",
             )
+        if self._forces and not self._table.leaves_choice(words) and (found := inner.compute_ff_tokens()):
+            self.forced = tuple(found[:_MAX_FORCED])
+            return _allow_only(words, self.forced[0])
         if words.item(self._end >> 5) >> (self._end & 31) & 1:  # the answer is complete
             set_bits(words, (self._end,), allowed=False)
             set_bits(words, self._stop_token_ids, allowed=True)
         return True
+
+
+def _allow_only(words: Words, token_id: int) -> bool:
+    words[:] = 0
+    set_bits(words, (token_id,), allowed=True)
+    return True
 
 
 def set_bits(words: Words, token_ids: Sequence[int], *, allowed: bool) -> None:

@@ -111,14 +111,17 @@ class RowRule:
         if matcher is None:
             self._finish = _allow_all
             return None
-        self._finish = matcher.finish
-        inner = matcher.follow(generated_ids[0 if thought is None else thought.stop :])
-        self.forced = matcher.forced
-        return inner
+        self._finish = lambda words: self._finish_grammar(matcher, words)
+        return matcher.follow(generated_ids[0 if thought is None else thought.stop :])
 
     def finish(self, words: Words) -> bool:
         """Complete the mask of the next token, behind `follow`. Returns whether it forbids any."""
         return self._finish(words)
+
+    def _finish_grammar(self, matcher: GrammarMatcher, words: Words) -> bool:
+        is_masked = matcher.finish(words)
+        self.forced = matcher.forced
+        return is_masked
 
     def _finish_inside(self, thought: ThoughtTracker, words: Words) -> bool:
         limit = thought.rule.max_tokens

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -186,3 +187,27 @@ def check_forced(
             assert token_id != end
             left = text[place:]
             assert left.startswith(tokens[token_id]), (text, place, tokens[token_id])
+
+
+def test_a_choice_of_characters_is_found_where_nothing_is_forced(tokenizer: Tokenizer) -> None:
+    """Whether two characters are allowed is looked for in a few words of the mask: in many places that is enough to
+    know that no text is forced, and it never says so where one is."""
+    size = len(tokenizer.hf)
+    table = TokenTable(tokenizer.spell_tokens(size), tokenizer.encode)
+    program = make_program(Grammar(kind="json_schema", source=json.dumps(SCHEMA)))
+    compiled, rng, found = (
+        compile_program(table, program.source, forces=True),
+        random.Random(3),
+        Counter[tuple[bool, bool]](),
+    )
+    for _ in range(6):
+        follower = compiled.deep_copy()
+        for _ in range(200):
+            words = np.frombuffer(follower.compute_bitmask(), np.uint8).view(np.int32)
+            allowed = np.flatnonzero(np.unpackbits(words.view(np.uint8), bitorder="little")[:size])
+            if not len(allowed):
+                break
+            found[table.leaves_choice(words), bool(follower.compute_ff_tokens())] += 1
+            follower.consume_token(rng.choice(allowed.tolist()))
+    assert not found[True, True] and found[False, True] > 5
+    assert found[True, False] > 2 * found[False, False]

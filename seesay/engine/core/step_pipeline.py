@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from seesay.device.tower_pacer import TowerPacer
     from seesay.encoders.store import EmbeddingStore
     from seesay.engine.core.grammars.grammar_rows import GrammarRows
+    from seesay.llm.plans.step_plan import TokenMasks
     from seesay.llm.running.launched_step import LaunchedStep, StepResult
     from seesay.llm.running.runner import ModelRunner
     from seesay.llm.running.sampling_row import LogitsProcessor
@@ -34,19 +35,21 @@ class StepFailedError(Exception):
 
 
 class _InFlight(NamedTuple):
-    """A step that is being computed. is_alone: whether no call of the tower runs beside it."""
+    """A step that is being computed. is_alone: whether no call of the tower runs beside it. masks: what it is sampled
+    with, if it is not yet."""
 
     plan: StepPlan
     launched: LaunchedStep
     is_alone: bool
+    masks: TokenMasks | None = None
 
 
 class StepPipeline:
     """Computes plans with `runner`, at most two at a time.
 
-    processors: those of live sequences that have any. grammars: make the masks of their rows. A step with masks is
-    sampled when the one before is committed, while its forward pass runs; with a runner that `samples_late`, each step
-    is sampled when the next one is launched.
+    processors: those of live sequences that have any. grammars: make the masks of their rows, when the step before is
+    committed, while the forward pass runs. A step with masks is sampled just before the next one is launched, so that
+    this one is planned meanwhile; with a runner that `samples_late`, each step is sampled when the next one is launched.
     commit(plan, result): apply the outcome of a plan. Called for every plan, in order. The result of a step that shared
     the GPU with the tower has no duration.
     announce_forced_tokens(seq_id, num_tokens): so many tokens will be committed of a row of the newest plan that
@@ -86,7 +89,9 @@ class StepPipeline:
         """Launch a plan, which then is in flight, and commit the one that was. Sequences whose rows cannot be computed
         end. Returns whether any row is left; else the step before stays in flight. Raises `StepFailedError`."""
         sampling = self._choose_sampling(plan)
-        failure: BaseException | None = None
+        failure, masks = None, None
+        if self._in_flight is not None and not (self._runner.samples_late or self._in_flight.launched.is_sampled):
+            self._sample(self._in_flight, plan)
         try:
             with self._pacer.step(self._runner.stream) if plan.rows else nullcontext(True) as is_alone:
                 plan, launched, errors = self._runner.step(plan, store)
@@ -103,8 +108,8 @@ class StepPipeline:
             return False
         if sampling == "behind the last":
             self.collect(plan)  # the forward pass goes on meanwhile
-            self._sample(plan, launched)
-        before, self._in_flight = self._in_flight, _InFlight(plan, launched, is_alone)
+            masks = self._make_masks(plan)
+        before, self._in_flight = self._in_flight, _InFlight(plan, launched, is_alone, masks)
         if before is not None:
             self._collect(before, plan)
         return True
@@ -122,9 +127,9 @@ class StepPipeline:
         if step is not None:
             self._collect(step, *behind)
 
-    def _sample(self, plan: StepPlan, launched: LaunchedStep) -> None:
-        """Sample a step when all plans before are committed. A row whose mask cannot be made ends its sequence, and
-        what it samples is dropped."""
+    def _make_masks(self, plan: StepPlan) -> TokenMasks | None:
+        """Return the masks of a step when all plans before are committed. A row whose mask cannot be made ends its
+        sequence, and what it samples is dropped."""
         try:
             masks, errors = self._grammars.make_masks(plan)
         except BaseException as error:
@@ -134,17 +139,23 @@ class StepPipeline:
         if masks is not None:
             for seq_id, token_ids in masks.jumps.items():
                 self._announce_forced_tokens(seq_id, len(token_ids))
+        return masks
+
+    def _sample(self, step: _InFlight, *behind: StepPlan) -> None:
         try:
-            self._runner.sample(launched, masks, processors=self._processors)
+            self._runner.sample(step.launched, step.masks, processors=self._processors)
         except BaseException as error:
-            raise StepFailedError(plan, error) from error
+            self._in_flight = None
+            raise StepFailedError(step.plan, error, *behind) from error
 
     def _collect(self, step: _InFlight, *behind: StepPlan) -> None:
         """Wait for a step and commit it. Steps behind it began with its tokens and blocks: if it fails, they are
         lost."""
         try:
-            if self._runner.samples_late and not step.launched.is_sampled:
-                self._sample(step.plan, step.launched)
+            if not step.launched.is_sampled:
+                if self._runner.samples_late:
+                    step = step._replace(masks=self._make_masks(step.plan))
+                self._sample(step)
             result = self._runner.collect(step.launched)
         except StepFailedError as failure:
             self._in_flight = None

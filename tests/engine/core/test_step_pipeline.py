@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from seesay.device.tower_pacer import TowerPacer
 from seesay.encoders.store import EmbeddingStore
 from seesay.engine.core.grammars.grammar_rows import GrammarRows
-from seesay.engine.core.step_pipeline import StepPipeline
+from seesay.engine.core.step_pipeline import StepFailedError, StepPipeline
 from seesay.errors import ErrorCode, RequestError
 from seesay.llm.plans.step_plan import Row, StepPlan
 from seesay.llm.running.launched_step import StepResult
@@ -68,7 +70,7 @@ def make_flight(runner: Any, **calls: Any) -> StepPipeline:
         runner,
         calls.pop("pacer", None) or TowerPacer(),
         processors={},
-        grammars=GrammarRows(None, vocab_size=1, resume=lambda *_: None),
+        grammars=calls.pop("grammars", None) or GrammarRows(None, vocab_size=1, resume=lambda *_: None),
         announce_forced_tokens=lambda _seq_id, _num_tokens: None,
         **calls,
     )
@@ -104,6 +106,64 @@ def test_a_late_step_is_sampled_when_the_next_one_is_launched() -> None:
         assert committed == [make_plan(each) for each in range(number)]
     flight.collect()
     assert begun[-1].is_sampled and len(committed) == 3
+
+
+class Watched(Runner):
+    """A runner, and what makes the masks of its steps. done: what was done with which step."""
+
+    def __init__(self) -> None:
+        self.done: list[tuple[str, int]] = []
+        self._number = 0
+
+    def step(self, plan: StepPlan, embeddings: object) -> Any:
+        found = super().step(plan, embeddings)
+        self._number += 1
+        self.done.append(("launched", self._number))
+        return found
+
+    def concerns(self, plan: StepPlan) -> bool:
+        return bool(plan.rows)
+
+    def make_masks(self, plan: StepPlan) -> Any:
+        self.done.append(("masks", self._number))
+        return None, {}
+
+    def sample(self, launched: Launched, masks: object = None, *, processors: object) -> None:
+        super().sample(launched, masks, processors=processors)
+        self.done.append(("sampled", sum(what == "sampled" for what, _ in self.done) + 1))
+
+
+def test_a_step_with_masks_is_sampled_before_the_next_one_is_launched() -> None:
+    """Its masks are there when that is planned, so that the device has both one behind the other."""
+    watched, committed = Watched(), list[StepPlan]()
+    flight = make_flight(watched, grammars=watched, commit=lambda plan, _: committed.append(plan))
+    flight.launch(make_plan(1), EmbeddingStore(0))
+    assert watched.done == [("launched", 1), ("masks", 1)]
+    flight.launch(make_plan(1), EmbeddingStore(0))
+    assert watched.done[2:] == [("sampled", 1), ("launched", 2), ("masks", 2)] and len(committed) == 1
+    assert not flight.launch(StepPlan(), EmbeddingStore(0)), "a plan without rows comes behind its tokens, too"
+    assert watched.done[5:] == [("sampled", 2), ("launched", 3)]
+    flight.collect()
+    assert len(committed) == 2 and flight.is_empty
+    flight.launch(make_plan(1), EmbeddingStore(0))
+    flight.collect()
+    assert watched.done[-1] == ("sampled", 3) and len(committed) == 3
+
+
+def test_a_step_that_cannot_be_sampled_takes_the_next_plan_with_it() -> None:
+    watched = Watched()
+    flight = make_flight(watched, grammars=watched)
+    flight.launch(make_plan(1), EmbeddingStore(0))
+    failing = ZeroDivisionError()
+
+    def fail(*_: object, **__: object) -> None:
+        raise failing
+
+    watched.sample = fail  # type: ignore[method-assign]
+    with pytest.raises(StepFailedError) as failed:
+        flight.launch(make_plan(2), EmbeddingStore(0))
+    assert [plan.rows[0].seq_id for plan in failed.value.lost] == [1, 2] and flight.is_empty
+    assert failed.value.__cause__ is failing and watched.done[-1] == ("masks", 1), "the next one is not launched"
 
 
 def test_a_step_beside_a_call_of_the_tower_has_no_duration() -> None:
