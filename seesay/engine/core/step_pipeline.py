@@ -49,7 +49,8 @@ class StepPipeline:
 
     processors: those of live sequences that have any. grammars: make the masks of their rows, when the step before is
     committed, while the forward pass runs. A step with masks is sampled just before the next one is launched, so that
-    this one is planned meanwhile; with a runner that `samples_late`, each step is sampled when the next one is launched.
+    this one is planned meanwhile. With a runner that `samples_late`, each step is sampled when the next one is
+    launched.
     commit(plan, result): apply the outcome of a plan. Called for every plan, in order. The result of a step that shared
     the GPU with the tower has no duration.
     announce_forced_tokens(seq_id, num_tokens): so many tokens will be committed of a row of the newest plan that
