@@ -9,18 +9,21 @@ from typing import Any
 import pairs
 import pytest
 import torch
-from expert_folders import Tensors, copy_edited, stack, unstack
-from lite.reading import logits_of, read_config, reference_logits
+from expert_folders import (
+    IN_BLOCKS,
+    copy_edited,
+    narrow,
+    quantize_experts,
+    stack,
+    stack_blocks,
+    unstack,
+)
+from lite.reading import logits_of, reference_logits
 from llm import backbones
 from quantized_folders import (
     FORMS,
     PACKED_FORMS,
-    Form,
     edit_tensors,
-    is_quantized,
-    per_block,
-    set_config,
-    write_quantized,
 )
 
 from seesay.config import EngineConfig
@@ -29,18 +32,8 @@ from seesay.engine.core.loading.runner_loading import load_runner
 from seesay.engine.opened_model import open_model
 from seesay.errors import CheckpointError
 
-IGNORED = ["lm_head", "re:.*visual.*", "re:.*(mlp|block_sparse_moe)\\.gate$"]
 STACKED = ("qwen3_vl_moe",)
 ALL = {**FORMS, **PACKED_FORMS}
-BLOCKS = per_block(16, 16, "weight_scale_inv")
-
-
-def quantize(source: Path, folder: Path, form: Form) -> tuple[Path, Path]:
-    """Write a folder in this form, and its reference; as tools list what they leave alone."""
-    quantized, plain = write_quantized(source, folder, form, lambda name: "visual" not in name and is_quantized(name))
-    key = "ignore" if "ignore" in form.config else "modules_to_not_convert"
-    set_config(quantized, quantization_config={**form.config, key: IGNORED})
-    return quantized, plain
 
 
 def check(quantized: Path, plain: Path, source: Path) -> None:
@@ -66,46 +59,18 @@ def test_experts_one_by_one(model: str, form: str, tiny_checkpoint: Callable[[st
     source = tiny_checkpoint(model)
     if model in STACKED:
         source = copy_edited(source, tmp_path / "numbered", unstack)
-    quantized, plain = quantize(source, tmp_path, ALL[form])
+    quantized, plain = quantize_experts(source, tmp_path, ALL[form])
     if model in STACKED:
         edit_tensors(plain, stack)
     check(quantized, plain, tiny_checkpoint(model))
-
-
-def narrow(source: Path, folder: Path) -> Path:
-    """Write the model with half of the inner components of its experts, so that no matrix of theirs is square."""
-
-    def edit(tensors: Tensors) -> None:
-        for name in [name for name in tensors if ".experts." in name]:
-            halves = tensors[name].chunk(2, dim=1) if "gate_up" in name else [tensors[name].transpose(1, 2)]
-            kept = torch.cat([half[:, : half.shape[1] // 2] for half in halves], dim=1)
-            tensors[name] = (kept if "gate_up" in name else kept.transpose(1, 2)).contiguous()
-
-    copy_edited(source, folder, edit)
-    text_config = read_config(folder)["text_config"]
-    inner = text_config["moe_intermediate_size"] // 2
-    set_config(folder, text_config={**text_config, "moe_intermediate_size": inner})
-    return folder
 
 
 @pytest.mark.parametrize("is_turned", [False, True])
 def test_experts_in_one_tensor_in_fp8(is_turned: bool, tiny_checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
     """As Qwen publishes Qwen3-VL-MoE (turned), and as Transformers has them in memory."""
     source = narrow(tiny_checkpoint("qwen3_vl_moe"), tmp_path / "narrow")
-    form = Form({**FORMS["fp8, small blocks"].config, "weight_block_size": [16, 16]}, BLOCKS)
-    quantized, plain = quantize(source, tmp_path, form)
-    exact: Tensors = {}
-
-    def edit(tensors: Tensors) -> None:
-        for name in [name for name in tensors if ".experts." in name]:
-            found = [BLOCKS(weight.float()) for weight in tensors[name]]
-            exact[name] = torch.stack([weight for _, weight in found])
-            for part, suffix in (("weight", ""), ("weight_scale_inv", "_scale_inv")):
-                whole = torch.stack([tensors[part] for tensors, _ in found])
-                tensors[f"{name}{suffix}"] = (whole.transpose(1, 2) if is_turned else whole).contiguous()
-
-    edit_tensors(quantized, edit)
-    edit_tensors(plain, lambda tensors: tensors.update(exact))
+    quantized, plain = quantize_experts(source, tmp_path, IN_BLOCKS)
+    stack_blocks(quantized, plain, is_turned=is_turned)
     check(quantized, plain, source)
     methods = list_methods(quantized)
     assert {name for path, name in methods.items() if ".experts." in path} == {"fp8 block"}
@@ -113,7 +78,9 @@ def test_experts_in_one_tensor_in_fp8(is_turned: bool, tiny_checkpoint: Callable
 
 def test_plain_experts_beside_quantized_layers(tiny_checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
     """As tools leave experts that are not linear layers to them, without saying so."""
-    quantized, plain = quantize(tiny_checkpoint("qwen3_vl_moe"), tmp_path, FORMS["compressed-tensors, channels"])
+    quantized, plain = quantize_experts(
+        tiny_checkpoint("qwen3_vl_moe"), tmp_path, FORMS["compressed-tensors, channels"]
+    )
     check(quantized, plain, tiny_checkpoint("qwen3_vl_moe"))
 
 
@@ -144,7 +111,7 @@ def test_experts_are_quantized_in_flight(model: str, tiny_checkpoint: Callable[[
 
 
 def test_a_missing_tensor_of_an_expert_is_named(tiny_checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
-    quantized, _ = quantize(tiny_checkpoint("mixtral"), tmp_path, PACKED_FORMS["awq, groups of 32"])
+    quantized, _ = quantize_experts(tiny_checkpoint("mixtral"), tmp_path, PACKED_FORMS["awq, groups of 32"])
     name = "model.layers.1.block_sparse_moe.experts.2.w3.qzeros"
     edit_tensors(quantized, lambda tensors: tensors.pop(name))
     with pytest.raises(CheckpointError, match="is missing"):

@@ -1,16 +1,21 @@
-"""Checkpoints with experts in the other layout: one by one, or in tensors of all of them."""
+"""Checkpoints with experts in the other layout, one by one, or in tensors of all of them, and with quantized ones."""
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from quantized_folders import edit_tensors
+from quantized_folders import FORMS, Form, edit_tensors, is_quantized, per_block, set_config, write_quantized
 
 Tensors = dict[str, torch.Tensor]
+IN_BLOCKS = Form(
+    {**FORMS["fp8, small blocks"].config, "weight_block_size": [16, 16]}, per_block(16, 16, "weight_scale_inv")
+)
+_LEFT_PLAIN = ["lm_head", "re:.*visual.*", "re:.*(mlp|block_sparse_moe)\\.gate$"]
 _STACK = re.compile(r"(.*\.experts)\.(gate_up|down)_proj")
 _ONE = re.compile(r"(.*\.experts)\.(\d+)\.(\w+)\.weight")
 _HALVES = {"gate": "w1", "up": "w3", "down": "w2"}
@@ -50,3 +55,44 @@ def stack(tensors: Tensors) -> None:
 def _pick(tensors: Tensors, *names: str) -> torch.Tensor:
     [found] = [tensors[name] for name in names if name in tensors]
     return found
+
+
+def narrow(source: Path, folder: Path) -> Path:
+    """Write the model with half of the inner components of its experts, so that no matrix of theirs is square."""
+
+    def edit(tensors: Tensors) -> None:
+        for name in [name for name in tensors if ".experts." in name]:
+            halves = tensors[name].chunk(2, dim=1) if "gate_up" in name else [tensors[name].transpose(1, 2)]
+            kept = torch.cat([half[:, : half.shape[1] // 2] for half in halves], dim=1)
+            tensors[name] = (kept if "gate_up" in name else kept.transpose(1, 2)).contiguous()
+
+    copy_edited(source, folder, edit)
+    text_config = json.loads((folder / "config.json").read_text())["text_config"]
+    inner = text_config["moe_intermediate_size"] // 2
+    set_config(folder, text_config={**text_config, "moe_intermediate_size": inner})
+    return folder
+
+
+def quantize_experts(source: Path, folder: Path, form: Form) -> tuple[Path, Path]:
+    """Write a model with experts in this form, and plain with the same numbers; as tools list what they leave alone."""
+    quantized, plain = write_quantized(source, folder, form, lambda name: "visual" not in name and is_quantized(name))
+    key = "ignore" if "ignore" in form.config else "modules_to_not_convert"
+    set_config(quantized, quantization_config={**form.config, key: _LEFT_PLAIN})
+    return quantized, plain
+
+
+def stack_blocks(quantized: Path, plain: Path, *, is_turned: bool) -> None:
+    """Store plain experts in one tensor in the blocks of `IN_BLOCKS`, and their numbers in the plain folder. is_turned:
+    with inputs before outputs, as Qwen publishes Qwen3-VL-MoE; else as Transformers has them in memory."""
+    exact: Tensors = {}
+
+    def edit(tensors: Tensors) -> None:
+        for name in [name for name in tensors if ".experts." in name]:
+            found = [IN_BLOCKS.quantize(weight.float()) for weight in tensors[name]]
+            exact[name] = torch.stack([weight for _, weight in found])
+            for part, suffix in (("weight", ""), ("weight_scale_inv", "_scale_inv")):
+                whole = torch.stack([tensors[part] for tensors, _ in found])
+                tensors[f"{name}{suffix}"] = (whole.transpose(1, 2) if is_turned else whole).contiguous()
+
+    edit_tensors(quantized, edit)
+    edit_tensors(plain, lambda tensors: tensors.update(exact))

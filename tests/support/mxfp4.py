@@ -28,3 +28,10 @@ def quantize(weight: torch.Tensor) -> Mxfp4:
     codes = (codes + 8 * (scaled < 0)).to(torch.uint8)
     blocks = codes[..., ::2] | codes[..., 1::2] << 4
     return Mxfp4(blocks, (exponents[..., 0] + 127).to(torch.uint8), values.flatten(-2))
+
+
+def multiply_out(blocks: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    """Return the numbers [..., inputs] that blocks uint8 [..., groups, 16] and scales uint8 [..., groups] stand for."""
+    codes = torch.stack((blocks & 15, blocks >> 4), dim=-1).flatten(-2).long()
+    values = torch.cat((VALUES, -VALUES))[codes] * (scales.float() - 127).exp2()[..., None]
+    return values.flatten(-2)
