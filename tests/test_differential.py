@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import pytest
 import torch
@@ -93,6 +94,31 @@ SETUPS = {
         backbone="deepseek-v2", is_ahead=True, num_blocks=24, num_host_slots=40, chunk=16, drafts=5
     ),
 }
+WITH_ROUNDS = {
+    f"rounds, {method} {number}": Setup(
+        method=method,
+        drafts=drafts,
+        has_rounds=True,
+        has_long=True,
+        eager_graphs=True,
+        backbone=backbone,
+        is_ahead=number % 2 == 0,
+        num_blocks=num_blocks,
+        num_host_slots=40,
+        max_live=max_live,
+        chunk=24,
+    )
+    for number, (method, drafts, backbone, num_blocks, max_live) in enumerate(
+        [
+            ("ngram", 4, "qwen2", 60, 2),
+            ("eagle3", 3, "qwen2", 60, 3),
+            ("ngram", 7, "qwen2", 24, 3),
+            ("eagle3", 5, "llama", 30, 2),
+        ]
+    )
+}
+"""Setups whose steps propose and verify several times before the host sees the tokens."""
+SETUPS |= WITH_ROUNDS
 PREDICTING = " that predicts"
 """Behind the names of backbones with a layer for that."""
 SPECULATIVE_BACKBONES = {
@@ -138,6 +164,7 @@ for number in range(NUM_DRAWN):
     SETUPS[f"speculation {number}, {draw_setup(number).method}"] = draw_setup(number)
 SLOW_SETUPS = (
     "process",
+    *tuple(WITH_ROUNDS)[2:],
     "state space beside, ahead",
     "first state space, ahead",
     *tuple(SETUPS)[NUM_ALWAYS_DRAWN - NUM_DRAWN :],
@@ -270,9 +297,16 @@ def test_answers_equal_those_of_the_request_alone(
     is_eager = world.setup.eager_graphs and device == "cpu"
     assert not is_eager or len(world.engine.graph_steps) > (0 if world.setup.has_long else 10)
     assert len(asked) == num_requests
+    assert not world.setup.has_rounds or count_rounds(world) > num_requests / 4
     # With graphs, few jumps save enough steps; how many depends on which rows happen to run together.
     jumps_rarely = world.setup.eager_graphs or world.setup.drafts or device != "cpu" or world.setup.num_blocks < 10
     assert world.core.stats().total_jumped_tokens or num_requests < 100 or jumps_rarely
     stats = world.core.stats()
     assert not world.setup.drafts or 0 < stats.total_accepted_tokens < stats.total_draft_tokens
     assert faults.counts or num_requests < 100 or world.setup.max_live == 1  # steps of one row are spared mostly
+
+
+def count_rounds(world: World) -> int:
+    """Return how many rounds the steps of a world had."""
+    rounds: Any = world.engine.runner.rounds
+    return int(rounds._proposer.num_rounds)

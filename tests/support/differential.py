@@ -227,10 +227,10 @@ class Setup:
     eager_graphs: on the CPU, decode steps take the path of CUDA graphs. lends: on the CPU, steps may read embeddings
     whose tower call is not over, as on a GPU that rested when it began. has_tenants: requests have priorities, and some
     questions a cache of their own. jumps: forced text is computed several tokens at a time. drafts: most tokens that a
-    row proposes by `method`, of which many are wrong. has_long: answers are long. kv_format: of the cache. num_ranks:
-    so many threads compute the decoder together; no step may fail in them. adapter_slots: adapters that may be in use
-    at a time; 0: no question has one. backbone: a name of `BACKBONES`. num_states: slots of states, where its layers
-    have any; 0: as many as the runner chooses."""
+    row proposes by `method`, of which many are wrong. has_rounds: steps of graphs may propose by themselves. has_long:
+    answers are long. kv_format: of the cache. num_ranks: so many threads compute the decoder together; no step may fail
+    in them. adapter_slots: adapters that may be in use at a time; 0: no question has one. backbone: a name of
+    `BACKBONES`. num_states: slots of states, where its layers have any; 0: as many as the runner chooses."""
 
     device: str = "cpu"
     is_ahead: bool = False
@@ -252,6 +252,7 @@ class Setup:
     jumps: bool = True
     drafts: int = 0
     method: str = "ngram"
+    has_rounds: bool = False
     has_long: bool = False
     kv_format: KVFormat = "plain"
     num_ranks: int = 1
@@ -334,7 +335,7 @@ class Engine:
             session_len=SESSION_LEN,
             block_size=setup.block_size,
             kv_format=setup.kv_format,
-            max_verified_tokens=10 if setup.drafts else 0,
+            max_verified_tokens=(32 if setup.has_rounds else 10) if setup.drafts else 0,
         )
         followers: ThreadFollowers | None = None
         if setup.num_ranks > 1:
@@ -349,7 +350,9 @@ class Engine:
             make_slots(runner, options)
         self.proposals: Proposals | None = None
         if setup.drafts:
-            self.proposals = make_proposals(checkpoint, setup.method, setup.drafts, self.runner)
+            self.proposals = make_proposals(
+                checkpoint, setup.method, setup.drafts, self.runner, has_rounds=setup.has_rounds
+            )
         self.runner.allocate_cache(num_blocks=setup.num_blocks, share=0.5, num_host_slots=setup.num_host_slots)
         if device.type == "cuda":
             self.runner.warm_up()

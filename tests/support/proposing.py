@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from seesay.checkpoint import Checkpoint
 from seesay.engine.core.speculation.draft_model import DraftModel
-from seesay.engine.core.speculation.layer_draft import LayerDraft
+from seesay.engine.core.speculation.layer_draft import LayerDraft, LayerRounds
 from seesay.engine.core.speculation.speculation import (
     ModelSpeculation,
     Speculation,
@@ -24,6 +24,7 @@ from seesay.engine.core.speculation.speculation import (
     TextSpeculation,
     can_propose,
 )
+from seesay.engine.core.speculation.text_rounds import TextRounds
 from seesay.llm.models.composed_decoder import ComposedDecoder
 from seesay.llm.models.configs.eagle_config import open_head, read_head_config
 from seesay.llm.models.configs.reading import read_decoder_config
@@ -35,10 +36,16 @@ from seesay.llm.models.predicting_decoder import (
     make_predicting_names,
 )
 from seesay.llm.models.state_decoder import StateDecoder
+from seesay.llm.plans.step_plan import UNPROPOSED
 from seesay.llm.running.proposals.chain import ProposalChain
+from seesay.llm.running.proposals.chain_rounds import ChainProposer
 from seesay.llm.running.proposals.kept_states import KeptStates
+from seesay.llm.running.proposals.ngram_rounds import NgramProposer
+from seesay.llm.running.proposals.round_state import VerifiedTokens
+from seesay.llm.running.proposals.rounds import Counts, ProposalRounds, RoundProposer
 from seesay.llm.running.runner import ModelRunner
 from seesay.llm.running.runner_limits import RunnerLimits
+from seesay.llm.running.step_input import StepRows
 from seesay.llm.scheduling.sequence import Sequence as TokenSequence
 
 METHODS = ("ngram", "draft", "mtp", "eagle3")
@@ -82,9 +89,57 @@ def name_model(checkpoint: Checkpoint) -> Callable[[str], str | None]:
     return lambda name: None if (found := name_of(name)) and found.startswith(behind) else found
 
 
+class KnowingProposer:
+    """A `RoundProposer` that proposes what another one does, or of the rows for which that proposes anything what came
+    behind the same tokens in another answer, with mistakes. CPU only. num_rounds: that it proposed for."""
+
+    def __init__(self, inner: RoundProposer, known: Mapping[tuple[int, ...], int], seed: int) -> None:
+        self._inner, self._known, self._rng = inner, known, random.Random(seed)
+        self._texts = list[list[int]]()
+        self._counts = list[int]()
+        self.num_rounds = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def begin(self, step: StepRows, most: Counts) -> Counts | None:
+        """See `RoundProposer`."""
+        if (counts := self._inner.begin(step, most)) is not None:
+            self._texts, self._counts = [member.token_ids.tolist() for member in step.members], counts.tolist()
+        return counts
+
+    def propose(self) -> torch.Tensor:
+        """See `RoundProposer`."""
+        self.num_rounds += 1
+        proposed = self._inner.propose().clone()
+        for row, (text, count) in enumerate(zip(self._texts, self._counts, strict=True)):
+            if self._rng.random() < 0.8:
+                for place, token in enumerate(guess(text, count, self._known, self._rng)):
+                    proposed[row, place] = token
+        return proposed
+
+    def go_on(self, verified: VerifiedTokens) -> None:
+        """See `RoundProposer`."""
+        for text, tokens, num_right in zip(
+            self._texts, verified.tokens.tolist(), verified.num_right.tolist(), strict=True
+        ):
+            text += tokens[: num_right + 1]
+        self._inner.go_on(verified)
+
+
+def guess(token_ids: Sequence[int], count: int, known: Mapping[tuple[int, ...], int], rng: random.Random) -> list[int]:
+    """Return so many tokens that may come next."""
+    text = list(token_ids[-_SIZE:])
+    for _ in range(count):
+        following = known.get(tuple(text[-_SIZE:]))
+        text.append(rng.randrange(VOCAB) if following is None or rng.random() < 0.15 else following)
+    return text[-count:] if count else []
+
+
 class Proposals:
     """A `Speculation` that proposes what `method` does for some sequences, and for others what came behind the same
-    tokens in another answer, with mistakes. Nothing rests.
+    tokens in another answer, with mistakes. Nothing rests. A step that proposes by itself, in rounds, has what `method`
+    wants alone.
 
     counts: tokens that `method` proposed, and how many of them the sequences went on with.
     """
@@ -93,14 +148,14 @@ class Proposals:
         self._method, self._most = method, most
         self._rng = random.Random(most)
         self._live: dict[int, TokenSequence] = {}
-        self._known: dict[tuple[int, ...], int] = {}
+        self.known: dict[tuple[int, ...], int] = {}
         self._last: dict[int, tuple[int, ...]] = {}  # of `method`, for the step that comes
         self.counts = [0, 0]
 
     def learn(self, token_ids: Sequence[int]) -> None:
         """Know what follows in a text."""
         ends = range(_SIZE, len(token_ids))
-        self._known.update({tuple(token_ids[end - _SIZE : end]): token_ids[end] for end in ends})
+        self.known.update({tuple(token_ids[end - _SIZE : end]): token_ids[end] for end in ends})
 
     def begin(self, seq: TokenSequence, *, is_ruled: bool = False) -> None:
         """See `Speculation`."""
@@ -139,6 +194,9 @@ class Proposals:
     def propose(self, num_rows: int) -> Mapping[int, tuple[int, ...]]:
         """See `Speculation`."""
         own = self._method.propose(num_rows)
+        if any(UNPROPOSED in tokens for tokens in own.values()):
+            self._last = {}
+            return own
         found: dict[int, tuple[int, ...]] = {}
         self._last = {}
         for seq_id, seq in self._live.items():
@@ -148,28 +206,44 @@ class Proposals:
                 found[seq_id] = self._last[seq_id] = own[seq_id]
                 self.counts[0] += len(own[seq_id])
             else:
-                found[seq_id] = self._guess(seq.token_ids[-_SIZE:].tolist())
+                most = self._rng.randint(1, self._most)
+                found[seq_id] = tuple(guess(seq.token_ids.tolist(), most, self.known, self._rng))
         return found
 
-    def _guess(self, token_ids: list[int]) -> tuple[int, ...]:
-        for _ in range(self._rng.randint(1, self._most)):
-            guess = self._known.get(tuple(token_ids[-_SIZE:]))
-            if guess is None or self._rng.random() < 0.15:
-                guess = self._rng.randrange(VOCAB)
-            token_ids.append(guess)
-        return tuple(token_ids[_SIZE:])
 
-
-def make_proposals(checkpoint: Checkpoint, method: str, most: int, main: ModelRunner) -> Proposals:
+def make_proposals(checkpoint: Checkpoint, method: str, most: int, main: ModelRunner, *, has_rounds: bool) -> Proposals:
     """Return what proposes up to `most` tokens for rows of `main`, whose cache is not allocated yet, of a checkpoint
-    beside which `write_proposer` wrote what that needs."""
+    beside which `write_proposer` wrote what that needs. has_rounds: steps may propose by themselves."""
     rule = SpeculationRule(most=most, most_tokens=1 << 10, least_saved=0)
     if method == "ngram":
-        return Proposals(TextSpeculation(rule, vocab_size=VOCAB), most)
+        text = TextSpeculation(rule, vocab_size=VOCAB)
+        proposals = Proposals(text, most)
+        if has_rounds:
+            proposer = NgramProposer(
+                main.device,
+                num_texts=8,
+                width=main.limits.session_len + 64,
+                most=most,
+                most_tokens=32,
+                vocab_size=VOCAB,
+            )
+            text._rounds = TextRounds(_add_rounds(main, proposer, proposals), proposer)
+        return proposals
     draft = _make_draft(checkpoint, method, most, main)
     speculation = ModelSpeculation(rule, draft, vocab_size=VOCAB)
     speculation.pause_tokens = 0
-    return Proposals(speculation, most)
+    proposals = Proposals(speculation, most)
+    if has_rounds:
+        assert isinstance(draft, LayerDraft)
+        chained = ChainProposer(draft._chain)
+        draft.rounds = chained.source = LayerRounds(draft, _add_rounds(main, chained, proposals))
+    return proposals
+
+
+def _add_rounds(main: ModelRunner, proposer: RoundProposer, proposals: Proposals) -> ProposalRounds:
+    knowing: Any = KnowingProposer(proposer, proposals.known, seed=1)
+    main.rounds = ProposalRounds(main, knowing, num_rounds=4, few_rows=2)
+    return main.rounds
 
 
 def _make_draft(checkpoint: Checkpoint, method: str, most: int, main: ModelRunner) -> DraftModel:
