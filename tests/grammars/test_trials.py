@@ -213,10 +213,13 @@ def test_trials_end_with_the_process_that_asked_for_them(trials: GrammarTrials) 
         with suppress(RequestError):
             trials.check(schema({"type": "object", "properties": {f"f{i}": {} for i in range(10_000)}}))
 
+    pid, deadline_s = child._process.pid, time.monotonic() + 60
+    children = Path(f"/proc/{pid}/task/{pid}/children")
+    while any(_used_s(int(fork)) for fork in children.read_text().split()):  # that of the first trial
+        assert time.monotonic() < deadline_s
     thread = threading.Thread(target=ask)
     thread.start()
-    pid, deadline_s = child._process.pid, time.monotonic() + 60
-    while not (forks := Path(f"/proc/{pid}/task/{pid}/children").read_text().split()):
+    while not (forks := [fork for fork in children.read_text().split() if _used_s(int(fork))]):
         assert time.monotonic() < deadline_s
     child._process.stdin.close()  # as when the process that asked has died
     child._process.wait(60)
