@@ -105,23 +105,49 @@ class ChangedMatrix:
 
 @dataclass(frozen=True, slots=True)
 class ChangedStack:
-    """The weights of all experts, one tensor [experts, out, in], or [experts, in, out] where it `is_turned`. products:
-    what is added to those of experts."""
+    """The weights of all experts, one tensor [experts, out, in], or [experts, in, out] where it `is_turned`.
+
+    scale_name: of the tensor of their scales, whose axes are in the same order; None for plain ones. products: what is
+    added to those of experts.
+    """
 
     name: str
     is_turned: bool
+    scale_name: str | None = None
     products: dict[int, LowRank] = field(default_factory=dict)
 
     @property
     def names(self) -> list[str]:
-        return [self.name]
+        return [self.name, *([self.scale_name] if self.scale_name else [])]
 
     def read(self, checkpoint: Checkpoint) -> dict[str, Tensor]:
-        [weights] = read_stored(checkpoint, self.names).values()
+        tensors = read_stored(checkpoint, self.names)
         for expert, low_rank in self.products.items():
-            added = low_rank.scale * (low_rank.b.float() @ low_rank.a.float())
-            weights[expert] = (weights[expert].float() + (added.t() if self.is_turned else added)).to(weights.dtype)
-        return {self.name: check_finite(weights, self.name)}
+            stored = [self._turn(tensor[expert]) for tensor in tensors.values()]
+            for place, changed in zip(stored, self._change(checkpoint, stored, low_rank), strict=True):
+                place.copy_(changed)
+        return tensors
+
+    def _change(self, checkpoint: Checkpoint, stored: list[Tensor], low_rank: LowRank) -> list[Tensor]:
+        """Return what takes the place of the weight [out, in] of an expert, and of its scales."""
+
+        def change(weight: Tensor) -> Tensor:
+            return check_finite(
+                weight.float().addmm(low_rank.b.float(), low_rank.a.float(), alpha=low_rank.scale), self.name
+            )
+
+        if (quantization := checkpoint.quantization) is None or self.scale_name is None:
+            return [check_finite(change(stored[0]).to(stored[0].dtype), self.name)]
+        parts = dict(zip(("weight", quantization.scale_name), stored, strict=True))
+        try:
+            check_parts({name: tensor.shape for name, tensor in parts.items()}, quantization, low_rank.shape)
+        except ValueError as error:
+            raise CheckpointError(f"{checkpoint.path}: {self.name!r} has {error}") from None
+        changed = requantize(parts, quantization, low_rank.shape, change)
+        return [changed[name] for name in parts]
+
+    def _turn(self, tensor: Tensor) -> Tensor:
+        return tensor.t() if self.is_turned else tensor
 
 
 class Changes:
@@ -216,6 +242,11 @@ class Changes:
             if name in self._checkpoint.stored:
                 self._add_to_stack(module, name, expert, low_rank)
                 return True
+            if f"{name}_blocks" in self._checkpoint.stored:
+                raise CheckpointError(
+                    f"{self._folder.path}: {name!r} of {self._checkpoint.path} is stored in MXFP4, into which nothing "
+                    "is merged: merge into the model with plain experts"
+                )
         for other, weights in _EXPERT_NAMES.items():
             own = weights.get(weight, ())
             for name in self._folder.spell(f"{parent}.{expert}".replace(".mlp.", other)):
@@ -243,9 +274,16 @@ class Changes:
                 f"{self._folder.path}: the adapter of {module!r} is for a weight {list(low_rank.shape)}, {name!r} of "
                 f"{self._checkpoint.path} has {list(shape)}"
             )
-        stack = self.found.setdefault(name, ChangedStack(name, is_turned))
+        stack = self.found.setdefault(name, ChangedStack(name, is_turned, self._find_scales(name)))
         assert isinstance(stack, ChangedStack)
         stack.products[expert] = low_rank
+
+    def _find_scales(self, name: str) -> str | None:
+        """Return the name of the scales beside a tensor of all experts; None where it is plain."""
+        if (quantization := self._checkpoint.quantization) is None:
+            return None
+        scale_name = f"{name}{quantization.scale_name.removeprefix('weight')}"
+        return scale_name if scale_name in self._checkpoint.stored else None
 
 
 def _find_end(checkpoint: Checkpoint, name: str) -> str:

@@ -12,13 +12,15 @@ from typing import Any
 import mxfp4
 import pytest
 import torch
+from adapter_folders import read_weights
 from expert_folders import IN_BLOCKS, Tensors, narrow, quantize_experts, stack_blocks
 from pairs import mark_after
 from peft_answers import answer, randomize
 from quantized_folders import FORMS, PACKED_FORMS, edit_tensors
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
 
-from seesay import EngineConfig, GenerationConfig, pipeline
+from seesay import EngineConfig, GenerationConfig, lite, pipeline
+from seesay.errors import CheckpointError
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning"),
@@ -109,3 +111,38 @@ def test_experts_in_mxfp4(tiny_checkpoint: Callable[[str], Path], tmp_path: Path
     del config["quantization_config"]
     (plain / "config.json").write_text(json.dumps(config))
     check(quantized, plain, tmp_path / "adapters", tp=2)
+
+
+@pytest.mark.parametrize("is_turned", [False, True])
+def test_merging_into_experts_in_one_tensor(
+    is_turned: bool, tiny_checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """PEFT's sums are rounded to blocks with scales of their own; what the adapter leaves alone stays."""
+    peft = pytest.importorskip("peft", reason="PEFT is not here")
+    source = narrow(tiny_checkpoint("qwen3_vl_moe"), tmp_path / "narrow")
+    quantized, plain = quantize_experts(source, tmp_path, IN_BLOCKS)
+    stack_blocks(quantized, plain, is_turned=is_turned)
+    base = AutoModelForImageTextToText.from_pretrained(plain, dtype=torch.float32)
+    model: Any = peft.get_peft_model(base, peft.LoraConfig(r=4, target_modules=[], target_parameters=EXPERTS[1:]))
+    randomize(model, 0.3, seed=1)
+    model.save_pretrained(tmp_path / "adapter")
+    sums = model.merge_and_unload().state_dict()
+    merged = read_weights(lite.merge(str(quantized), str(tmp_path / "adapter"), str(tmp_path / "merged")))
+    before = read_weights(quantized)
+    assert merged.keys() == before.keys()
+    changed = {name for name in merged if not torch.equal(merged[name].float(), before[name].float())}
+    names = {name for name in before if name.endswith("experts.down_proj")}
+    assert changed == names | {f"{name}_scale_inv" for name in names}
+    for name in names:
+        for weight, scale, total in zip(merged[name], merged[f"{name}_scale_inv"], sums[name], strict=True):
+            tensors, _ = IN_BLOCKS.quantize(total)
+            expected = tensors["weight"].float(), tensors["weight_scale_inv"]
+            found = [tensor.t() if is_turned else tensor for tensor in (weight.float(), scale)]
+            torch.testing.assert_close(found[1], expected[1])
+            assert (found[0] == expected[0]).float().mean() > 0.99, "roundings differ where sums do in their last bits"
+
+
+def test_mxfp4_is_not_merged_into(tiny_checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+    write_adapters(tiny_checkpoint("gpt_oss"), tmp_path)
+    with pytest.raises(CheckpointError, match=r"experts\.down_proj' of .* is stored in MXFP4"):
+        lite.merge(str(tiny_checkpoint("gpt_oss_mxfp4")), str(tmp_path / "down"), str(tmp_path / "merged"))
