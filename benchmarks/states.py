@@ -39,7 +39,7 @@ from seesay.values import GenerationRequest, OutputDelta
 MODULES = {"DeepseekV2ForCausalLM": "seesay.vl.modules.module_family.ModuleTextFamily"}
 SHORT, LONG = 32, 160
 """Tokens of the answers whose times are subtracted from each other."""
-TEXT, BLOCK = 16384, 64
+TEXT, BLOCK, CONTEXT = 16384, 64, 512
 
 
 def write_delta_net(folder: Path, layers: int, width: int, device: str) -> None:
@@ -124,13 +124,12 @@ def make_text(num_tokens: int, seed: int) -> list[int]:
 
 def measure_decode(folder: Path, terabytes: float) -> dict[str, float]:
     with open_engine(folder, max_batch_size=4, session_len=4096) as (engine, runner):
-        context = 512
-        seconds = measure_step(engine, 1, context)
+        seconds = measure_step(engine, 1, CONTEXT)
         traits = runner.decoder.traits
         table = traits.vocab_size * traits.embedding_size * 2
         weights = sum(file.stat().st_size for file in folder.glob("*.safetensors")) - table
         state = bytes_per_state(traits.state_shapes, runner.dtype)
-        num_bytes = weights + 2 * state + bytes_per_block(runner.kv_layouts) * context // BLOCK
+        num_bytes = weights + 2 * state + bytes_per_block(runner.kv_layouts) * CONTEXT // BLOCK
         floor_s = num_bytes / (terabytes * 1e12)
         return {
             "ms_per_token": seconds * 1e3,
@@ -167,7 +166,7 @@ def measure_latent(folder: Path, num_rows: int) -> dict[str, float]:
     for way, options in ways.items():
         with open_engine(folder, max_batch_size=num_rows, session_len=1024, **options) as (engine, runner):
             found[f"{way}_bytes_per_token"] = bytes_per_block(runner.kv_layouts) / BLOCK
-            found[f"{way}_ms_per_step"] = measure_step(engine, num_rows, 512) * 1e3
+            found[f"{way}_ms_per_step"] = measure_step(engine, num_rows, CONTEXT) * 1e3
     for way in ("native", "fp8", "int8"):
         found[f"{way}_bytes_ratio"] = found[f"{way}_bytes_per_token"] / found["modules_bytes_per_token"]
         found[f"{way}_speed_ratio"] = found["modules_ms_per_step"] / found[f"{way}_ms_per_step"]

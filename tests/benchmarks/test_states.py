@@ -22,6 +22,8 @@ def test_each_command(
 ) -> None:
     monkeypatch.setattr(states, "SHORT", 2)
     monkeypatch.setattr(states, "LONG", 6)
+    monkeypatch.setattr(states, "BLOCK", 16)
+    monkeypatch.setattr(states, "CONTEXT", 32)
     states.main([*arguments, "--width", "16"])
     figures = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert figures["what"] == f"states {arguments[0]}" and all(figures[name] > 0 for name in names)
