@@ -136,18 +136,14 @@ def collect_leaks() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def forked_engines() -> Iterator[None]:
-    """Engine processes that tests of this process start are forks (`tests/support/forked_engines.py`), except those
-    that get `CoreParts(make_origin=OwnProcess)`."""
+def forked_processes() -> Iterator[None]:
+    """Processes that seesay starts are forks (`tests/support/forked_python.py`), except inside of `started()`."""
     if importlib.util.find_spec("msgspec") is None or importlib.util.find_spec("zmq") is None:
         yield
         return
-    from forked_engines import ForkedProcess
+    from forked_python import forking_ours  # takes the environment as it is from here on
 
-    from seesay.engine.process import remote_core as core
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(core, "OwnProcess", ForkedProcess)
+    with forking_ours():
         yield
 
 

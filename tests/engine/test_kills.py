@@ -33,7 +33,7 @@ from seesay.errors import ErrorCode, RequestError
 from seesay.values import OutputDelta
 
 faulty_engine = pytest.importorskip("faulty_engine")
-forked_engines = pytest.importorskip("forked_engines")
+forked_python = pytest.importorskip("forked_python")
 process_core = pytest.importorskip("seesay.engine.process.remote_core")
 listener = pytest.importorskip("seesay.engine.process.listener")
 
@@ -334,7 +334,7 @@ def test_every_request_ends_once_whatever_is_killed(
     rng.shuffle(kinds)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # torch's own threads begin when a step is large enough for several
     end_renderers()
-    forked_engines.start_template()  # it stays
+    forked_python.start_template()  # it stays
     files, threads, children = list_files(), list_threads(), list_children()
     storm = Storm(path, switches, rng)
     try:

@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any
 
 import faulty_engine
+import forked_python
 import numpy as np
 import pytest
 import torch
 from asking import assert_same, join, make_picture, parse
-from forked_engines import ForkedProcess
 from leftovers import end_renderers, list_files, list_threads, wait_until_no_more
 from starlette.testclient import TestClient
 from waiting import wait_until
@@ -253,9 +253,9 @@ def test_a_caller_may_work_while_the_process_loads_and_ends_it_by_failing(path: 
         begun.extend(list_processes() - before)
         raise InterruptedError("enough")
 
-    config, parts = EngineConfig(device_type="cpu", engine_process=True), CoreParts(make_origin=OwnProcess)
-    with pytest.raises(InterruptedError, match="enough"):
-        AsyncEngine(str(path), backend_config=config, while_loading=fail, core_parts=parts)
+    config = EngineConfig(device_type="cpu", engine_process=True)
+    with forked_python.started(), pytest.raises(InterruptedError, match="enough"):
+        AsyncEngine(str(path), backend_config=config, while_loading=fail)
     assert len(begun) == 1 and list_processes() == before
 
 
@@ -427,7 +427,7 @@ def test_a_process_is_replaced_when_messages_cannot_be_sent(path: Path, deaf: st
     """It lives, but takes nothing any more, or cannot tell what it computes."""
     children: list[Any] = []
 
-    class KnownProcess(ForkedProcess):
+    class KnownProcess(OwnProcess):
         def open(self) -> Any:
             children.append(super().open())
             return children[-1]
@@ -452,7 +452,7 @@ def test_a_process_is_replaced_when_messages_cannot_be_sent(path: Path, deaf: st
 def test_a_process_that_the_system_refuses_is_started_later(path: Path) -> None:
     num_refused = 0
 
-    class RefusedProcess(ForkedProcess):
+    class RefusedProcess(OwnProcess):
         def open(self) -> Any:
             nonlocal num_refused
             if engines and num_refused < MAX_DEATHS:

@@ -13,15 +13,15 @@ from typing import NoReturn
 
 from differential import Engine, Setup
 from faults import Faults
-from forked_engines import ForkedProcess
 
 from seesay.engine.core.loop import EngineLoop
 from seesay.engine.engine_core import CoreListener
 from seesay.engine.process import child, kinds
+from seesay.engine.process.origin import OwnProcess
 from seesay.engine.process.remote_core import ProcessCore
 
 
-class DifferentialProcess(ForkedProcess):
+class DifferentialProcess(OwnProcess):
     """The engine process of this module."""
 
     module = "differential_engine"

@@ -9,11 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from forked_engines import ForkedProcess
-
 from seesay.encoders.worker import EncoderWorker
 from seesay.engine.front.starting import CoreParts
 from seesay.engine.process import child
+from seesay.engine.process.origin import OwnProcess
 from seesay.llm.running.runner import ModelRunner
 
 FOLDER = "SEESAY_TEST_FAULTS"
@@ -22,7 +21,7 @@ FOLDER = "SEESAY_TEST_FAULTS"
 check_kind = EncoderWorker._check_kind
 
 
-class FaultyProcess(ForkedProcess):
+class FaultyProcess(OwnProcess):
     """The engine process of this module."""
 
     module = "faulty_engine"
