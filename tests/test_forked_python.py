@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from forked_python import FORKS, ForkedPopen, start_template, started
+from forked_python import FORKS, ForkedPopen, forked, start_template, started
 
 from seesay.engine.process.launch import start_module
 
@@ -108,6 +108,14 @@ def test_another_copy_of_the_package_is_imported(tmp_path: Path) -> None:
     assert found.stdout == "a copy\n"
 
 
+@pytest.mark.parametrize("name", ["sitecustomize.py", "numpy.py", "plugin-1.0.dist-info"])
+def test_a_path_that_changes_what_was_imported_makes_a_start(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text("")
+    paths = os.pathsep.join([str(Path(__file__).parents[1]), str(tmp_path)])
+    found = run("-c", "import sys; print('torch' in sys.modules)", env={**os.environ, "PYTHONPATH": paths})
+    assert found.stdout == "False\n"
+
+
 NESTED = """
 import subprocess, sys
 from seesay.engine.process.launch import start_module
@@ -126,6 +134,22 @@ def test_processes_of_ours_are_forks_and_those_of_forks_too(tmp_path: Path, monk
     assert child.wait(60) == 41
     paths = os.pathsep.join([str(Path(__file__).parents[1]), str(tmp_path)])
     assert run("-c", NESTED, env={**os.environ, "PYTHONPATH": paths}).returncode == 41
+
+
+def test_other_programs_are_forked_where_that_is_asked_for() -> None:
+    command = [sys.executable, "-c", "import sys; print('torch' in sys.modules)"]
+    assert subprocess.check_output(command, text=True) == "False\n"
+    with forked():
+        assert subprocess.check_output(command, text=True) == "True\n"
+    with forked(), started():
+        assert subprocess.check_output(command, text=True) == "False\n"
+
+
+def test_commands_are_forks() -> None:
+    with subprocess.Popen([sys.executable, "-m", "seesay", "chat", "--device", "cpu"], stdin=-1, stderr=-1) as process:
+        mapped = Path(f"/proc/{process.pid}/maps").read_text()
+        process.kill()
+    assert "libtorch" in mapped
 
 
 def test_a_fork_that_is_killed_leaves_nothing(tmp_path: Path) -> None:

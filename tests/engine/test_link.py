@@ -19,6 +19,7 @@ import link_child
 import msgspec
 import numpy as np
 import pytest
+from forked_python import started
 from link_child import Echo, Facts, Order
 
 from seesay.engine.process.launch import ChildProcess
@@ -57,7 +58,8 @@ def test_folders_are_where_the_system_wants_them_unless_the_path_of_a_socket_get
 
 @pytest.fixture(scope="module")
 def child() -> Iterator[ChildProcess[Any, Any]]:
-    child = start()
+    with started():
+        child = start()
     yield child
     child.end()
 

@@ -25,6 +25,7 @@ from typing import Any
 import httpx
 import pytest
 from adapter_folders import write_adapter
+from forked_python import forked
 from live_server import make_data_url, wait_until
 from other_weights import copy_with_other_weights
 
@@ -154,7 +155,8 @@ def running(
     command = [*program, model, "--server-port", str(port), "--frontends", "2", *OPTIONS, *options]
     command += ["--frontend-timeout", "300"]  # `only` stops the others for as long as a model loads
     environment = {**os.environ, "TMPDIR": str(folder), "OMP_NUM_THREADS": "1", **variables}
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+    with forked():  # `program` need not be the command
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
     server = Server(f"http://127.0.0.1:{port}", process, folder)
     assert process.stderr is not None
     try:

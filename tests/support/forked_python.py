@@ -6,7 +6,8 @@ child of the caller: the process in between ends, and for that moment the caller
 that modules are in `sys.modules` already. So a process is started as users do, not forked, where that could matter: see
 `_plan`. `started` does so for all inside.
 
-`forking_ours` lets processes that seesay itself starts be forks, in this process and in its forks.
+`forking_ours` lets processes that seesay itself starts be forks, in this process and in its forks, and commands
+`python -m seesay …`. Inside of `forked`, other programs are, too.
 """
 
 from __future__ import annotations
@@ -68,7 +69,9 @@ FORKS = sys.platform == "linux" and not Path("/dev/nvidiactl").exists()
 _environment = dict(os.environ)
 """The environment in which modules are imported that are shared: no test has changed it yet."""
 _limits = [resource.getrlimit(limit) for limit in _LIMITS]
-_is_starting = threading.local()
+_own_paths = list(sys.path)
+"""In the template: those of the interpreter. In another process: where what is shared was found."""
+_asked = threading.local()
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,10 @@ class Order:
     @property
     def is_safe(self) -> bool:
         return self.words[1] == "-P"
+
+    @property
+    def paths(self) -> list[str]:
+        return list(filter(None, self.environment.get("PYTHONPATH", "").split(os.pathsep)))
 
     @property
     def program(self) -> list[str]:
@@ -116,20 +123,21 @@ _SIGNATURE = inspect.signature(subprocess.Popen._execute_child)  # type: ignore[
 
 
 class _OursForked(ForkedPopen):
-    """Forks what seesay starts with `python_command`, and its servers; all others are started."""
+    """Forks commands of seesay, its servers and what it starts with `python_command`; all others are started."""
 
     def _execute_child(self, *arguments: Any, **named: Any) -> None:
         words = _SIGNATURE.bind(self, *arguments, **named).arguments["args"]
-        with contextlib.nullcontext() if _is_ours(words) else started():
+        is_forked = _is_ours(words) or getattr(_asked, "how", None) == "forked"
+        with contextlib.nullcontext() if is_forked else started():
             super()._execute_child(*arguments, **named)
 
 
 def _is_ours(words: object) -> bool:
-    if not isinstance(words, list) or len(words) < 4:
+    if not isinstance(words, list) or len(words) < 3:
         return False
     if words[1:3] == ["-P", "-m"]:
         return words[3] not in STARTED
-    return words[1:3] == ["-m", "seesay.serving.child"]
+    return words[1] == "-m" and words[2] in ("seesay", "seesay.serving.child")
 
 
 @contextlib.contextmanager
@@ -139,15 +147,24 @@ def forking_ours() -> Iterator[None]:
         yield
 
 
-@contextlib.contextmanager
-def started() -> Iterator[None]:
+def started() -> contextlib.AbstractContextManager[None]:
     """Let this thread start processes as users do."""
-    before = getattr(_is_starting, "value", False)
-    _is_starting.value = True
+    return _asking("started")
+
+
+def forked() -> contextlib.AbstractContextManager[None]:
+    """Let this thread fork other Python programs, too."""
+    return _asking("forked")
+
+
+@contextlib.contextmanager
+def _asking(how: str) -> Iterator[None]:
+    before = getattr(_asked, "how", None)
+    _asked.how = how
     try:
         yield
     finally:
-        _is_starting.value = before
+        _asked.how = before
 
 
 def start_template() -> None:
@@ -164,7 +181,7 @@ def _plan(asked: Mapping[str, Any]) -> Order | None:
     words = [os.fsdecode(word) for word in asked["args"]] if isinstance(asked["args"], list | tuple) else []
     if (
         not FORKS
-        or getattr(_is_starting, "value", False)
+        or getattr(_asked, "how", None) == "started"
         or any(asked[name] not in (None, False, -1) for name in simple)
         or not asked["close_fds"]
         or not _is_program(words)
@@ -176,7 +193,8 @@ def _plan(asked: Mapping[str, Any]) -> Order | None:
     places = [0, 1, 2, *asked["pass_fds"]]
     group = None if asked["start_new_session"] else asked["process_group"]
     order = Order(words, environment, folder, places, os.getpgrp() if group == -1 else group)
-    return order if _finds_this_package(order) and _find_template().takes(order) else None
+    is_same = _finds_this_package(order) and not any(map(_changes_imports, order.paths))
+    return order if is_same and _find_template().takes(order) else None
 
 
 def _is_program(words: Sequence[str]) -> bool:
@@ -193,15 +211,26 @@ def _read_at_start(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _first_paths(order: Order) -> list[str]:
-    """Return what `sys.path` begins with, before the paths of the interpreter."""
-    program = order.program
-    own = {"-m": order.folder, "-c": ""}.get(program[0]) if program[0][0] == "-" else str(Path(program[0]).parent)
-    listed = order.environment.get("PYTHONPATH", "")
-    return [*([] if order.is_safe else [str(own)]), *filter(None, listed.split(os.pathsep))]
+    """Return what `sys.path` begins with, before PYTHONPATH and the paths of the interpreter."""
+    kind = order.program[0]
+    own = {"-m": order.folder, "-c": ""}[kind] if kind in ("-m", "-c") else str(Path(kind).parent)
+    return [] if order.is_safe else [own]
+
+
+def _changes_imports(path: str) -> bool:
+    """Whether a folder has plugins, what Python imports at its start, or other copies of modules that are shared."""
+    if path in _own_paths or not Path(path).is_dir():
+        return False
+    names = {entry.name for entry in Path(path).iterdir()}
+    stems = {Path(name).stem for name in names} - {"seesay"}
+    at_start = {"sitecustomize", "usercustomize"}
+    return any(name.endswith((".dist-info", ".egg-info")) for name in names) or bool(
+        stems & (at_start | {*sys.modules})
+    )
 
 
 def _finds_this_package(order: Order) -> bool:
-    for path in _first_paths(order):
+    for path in [*_first_paths(order), *order.paths]:
         package = Path(order.folder, path, "seesay")
         if (package / "__init__.py").exists():
             return package.resolve() == ROOT / "seesay"
@@ -221,11 +250,18 @@ class _Template:
         ours, theirs = socket.socketpair()
         with theirs:
             process = subprocess.Popen(
-                [sys.executable, "-P", __file__, str(theirs.fileno()), "-" * _MOST_CHARS],
+                [
+                    sys.executable,
+                    "-P",
+                    __file__,
+                    str(theirs.fileno()),
+                    _environment.get("PYTHONPATH", ""),
+                    "-" * _MOST_CHARS,
+                ],
                 stdin=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),
                 process_group=0,
-                env=_environment,
+                env={name: value for name, value in _environment.items() if name != "PYTHONPATH"},
             )
         template = cls(ours, process)
         atexit.register(template.close)
@@ -242,9 +278,9 @@ class _Template:
             socket.send_fds(self._socket, [len(data).to_bytes(4, "little")], list(descriptors))
             self._socket.sendall(data)
             answer = self._socket.recv(8)
-        if not answer:
-            raise OSError("the process that others are forked from has ended")
-        return int.from_bytes(answer, "little")
+        if not (pid := int.from_bytes(answer, "little")):
+            raise OSError("the process that others are forked from has ended, or its fork has")
+        return pid
 
     def close(self) -> None:
         self._socket.close()
@@ -288,19 +324,21 @@ def serve(link: socket.socket) -> Order:
             data += link.recv(size - len(data))
         reading, writing = os.pipe()
         if (between := os.fork()) > 0:
+            os.close(writing)
             os.waitpid(between, 0)  # from now on the other one is a child of those who asked for it
-            link.sendall(os.read(reading, 8))
-            for descriptor in (reading, writing, *descriptors):
+            link.sendall(os.read(reading, 8) or bytes(8))
+            for descriptor in (reading, *descriptors):
                 os.close(descriptor)
             continue
-        if pid := os.fork():
-            os.write(writing, pid.to_bytes(8, "little"))
+        if os.fork():
             os._exit(0)
         order = Order(**json.loads(data))
         if order.group is None:
             os.setsid()
         else:
             os.setpgid(0, order.group)
+        _show(order.words)
+        os.write(writing, os.getpid().to_bytes(8, "little"))
         link.detach()  # its number is that of another descriptor soon
         ours, theirs = socket.socketpair()
         if os.fork():
@@ -341,10 +379,9 @@ def run(order: Order) -> None:
     os.environ.clear()
     os.environ.update(order.environment)
     tempfile.tempdir = None
-    shared = [str(ROOT), *filter(None, _environment.get("PYTHONPATH", "").split(os.pathsep))]
-    sys.path[:] = [*_first_paths(order), *(path for path in sys.path if path not in shared)]
+    own, listed = _first_paths(order), [str(Path(path).absolute()) for path in order.paths]
+    sys.path[:] = [*own, *dict.fromkeys([*listed, *_own_paths])]
     importlib.invalidate_caches()
-    _show(order.words)
     _open_streams(is_unbuffered=bool(order.environment.get("PYTHONUNBUFFERED")))
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()
@@ -425,7 +462,7 @@ def end(order: Order) -> NoReturn:
 
 if __name__ == "__main__":
     gc.disable()
-    sys.path.insert(0, str(ROOT))
+    sys.path[:0] = [str(ROOT), *filter(None, sys.argv[2].split(os.pathsep))]
     for name in IMPORTED:
         importlib.import_module(name)
     gc.freeze()

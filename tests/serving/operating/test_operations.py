@@ -15,6 +15,7 @@ from pathlib import Path
 import httpx
 import openai_schemas as schemas
 import pytest
+from forked_python import forked
 from live_server import LiveServer, ask_about, make_data_url, make_settings, serve
 
 import seesay
@@ -142,7 +143,8 @@ print("drained")
 def test_sigterm_lets_answers_finish(tiny_checkpoint: Callable[[str], Path], unused_tcp_port: int) -> None:
     command = [sys.executable, "-c", SERVE, str(tiny_checkpoint("qwen2_5_vl")), str(unused_tcp_port)]
     environment = {**os.environ, "PYTHONPATH": str(Path.cwd()), "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    with forked():
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
     url = f"http://127.0.0.1:{unused_tcp_port}"
     try:
         assert process.stderr is not None
