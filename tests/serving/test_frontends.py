@@ -25,7 +25,7 @@ from typing import Any
 import httpx
 import pytest
 from adapter_folders import write_adapter
-from forked_python import forked
+from forked_python import forked, started
 from live_server import make_data_url, wait_until
 from other_weights import copy_with_other_weights
 
@@ -604,7 +604,9 @@ def test_ctrl_c_while_the_model_is_loaded(
 ) -> None:
     command = [*COMMAND, model, "--server-port", str(unused_tcp_port_factory()), "--frontends", "2", *OPTIONS]
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
+    with started():  # Ctrl-C comes while modules are imported
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+    with process:
         server = Server("", process, tmp_path)
         try:
             wait_until(lambda: handles(process.pid, signal.SIGTERM))  # as the supervisor does, before it waits
