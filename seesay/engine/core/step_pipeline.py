@@ -91,8 +91,7 @@ class StepPipeline:
         end. Returns whether any row is left; else the step before stays in flight. Raises `StepFailedError`."""
         sampling = self._choose_sampling(plan)
         failure, masks = None, None
-        if self._in_flight is not None and not (self._runner.samples_late or self._in_flight.launched.is_sampled):
-            self._sample(self._in_flight, plan)
+        self._sample_masked(plan)
         try:
             with self._pacer.step(self._runner.stream) if plan.rows else nullcontext(True) as is_alone:
                 plan, launched, errors = self._runner.step(plan, store)
@@ -114,6 +113,12 @@ class StepPipeline:
         if before is not None:
             self._collect(before, plan)
         return True
+
+    def _sample_masked(self, plan: StepPlan) -> None:
+        """Sample the step in flight, before `plan`, if it has waited for its masks alone."""
+        step = self._in_flight
+        if step is not None and not (self._runner.samples_late or step.launched.is_sampled):
+            self._sample(step, plan)
 
     def _choose_sampling(self, plan: StepPlan) -> Literal["at once", "behind the last", "before the next"]:
         """Return when a plan is sampled: masks need the tokens of the step before, and a late runner the next step."""
