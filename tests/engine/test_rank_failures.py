@@ -93,7 +93,9 @@ def test_a_stage_is_killed_under_load(path: Path, folder: Path) -> None:
         running = submit(engine, parse(PROMPTS * 3, max_new_tokens=LONG, ignore_eos=True))
         assert running[1].get(timeout=120).finish_reason is None
         os.kill(follower, signal.SIGKILL)
-        check_lost(read(*running), "rank 1 of 2 died (signal 9)")
+        lost = [one for one in read(*running) if one.finish_reason != "length"]  # on a busy machine, some have ended
+        assert lost
+        check_lost(lost, "rank 1 of 2 died (signal 9)")
         assert ask(engine) == expected, "what waited for the next process is answered"
         wait_until(lambda: is_over(first) and is_over(follower), "the processes of before have ended")
 
