@@ -15,7 +15,7 @@ import faulty_engine
 import pytest
 from asking import parse
 from pairs import mark_after
-from rank_answers import LONG, PROMPTS, ask, check_lost, pid_of, read, submit, wait_for_pid
+from rank_answers import LONG, PROMPTS, ask, check_lost, pid_of, read, read_unfinished, submit, wait_for_pid
 from rank_processes import find_followers, is_over
 from waiting import wait_until
 
@@ -72,10 +72,7 @@ def test_a_follower_is_killed_under_load(engine: AsyncEngine, expected: list[lis
     assert running[1].get(timeout=120).finish_reason is None
     time.sleep(random.Random(seed).random() * 0.2)
     os.kill(follower, signal.SIGKILL)
-    # On a busy machine, one may have ended just before.
-    lost = [one for one in read(*running) if one.finish_reason != "length"]
-    assert lost
-    check_lost(lost, "rank 1 of 2 died (signal 9)")
+    check_lost(read_unfinished(*running), "rank 1 of 2 died (signal 9)")
     assert ask(engine) == expected, "what waited for the next process is answered"
     second = wait_for_pid(engine, first)
     wait_until(lambda: is_over(first) and is_over(follower), "the processes of before have ended")
@@ -93,9 +90,7 @@ def test_a_stage_is_killed_under_load(path: Path, folder: Path) -> None:
         running = submit(engine, parse(PROMPTS * 3, max_new_tokens=LONG, ignore_eos=True))
         assert running[1].get(timeout=120).finish_reason is None
         os.kill(follower, signal.SIGKILL)
-        lost = [one for one in read(*running) if one.finish_reason != "length"]  # on a busy machine, some have ended
-        assert lost
-        check_lost(lost, "rank 1 of 2 died (signal 9)")
+        check_lost(read_unfinished(*running), "rank 1 of 2 died (signal 9)")
         assert ask(engine) == expected, "what waited for the next process is answered"
         wait_until(lambda: is_over(first) and is_over(follower), "the processes of before have ended")
 
@@ -119,7 +114,7 @@ def test_the_engine_process_is_killed(engine: AsyncEngine, expected: list[list[i
     running = submit(engine, parse(PROMPTS, max_new_tokens=LONG, ignore_eos=True))
     assert running[1].get(timeout=120).finish_reason is None
     os.kill(first, signal.SIGKILL)
-    check_lost(read(*running), "the engine process died (signal 9)")
+    check_lost(read_unfinished(*running), "the engine process died (signal 9)")
     wait_until(lambda: is_over(follower), "the follower ends with it")
     assert ask(engine) == expected
 
