@@ -371,4 +371,6 @@ def add_and_gate(y: torch.Tensor, x: torch.Tensor, products: SlotProducts, activ
     """Return the activation of the first half times the second half of y + B A x, [T, out / 2]. All rows are among the
     tokens, and no span has outputs of both halves. y [T, out] may be changed."""
     assert y.stride(1) == 1 and len(products.tokens) == len(y) and not len(products.spans) % 2
+    if not len(y):  # of a chunk of a prompt behind which nothing is sampled
+        return y.new_empty(0, y.shape[1] // 2)
     return _add(y, x, products, gate=activation, spans=products.spans[: len(products.spans) // 2])

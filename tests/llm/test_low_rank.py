@@ -171,6 +171,15 @@ def test_no_token_has_an_adapter(ops: Ops) -> None:
 
 
 @runs_here
+def test_no_token_is_there(ops: Ops) -> None:
+    """As in the last layer of a step that only has the beginning of a prompt, behind which nothing is sampled."""
+    case, slots = make_case([[16, 8]], [128, 128], 32, torch.float32), np.zeros(0, np.int64)
+    check(ops, case, slots, make_rows(slots))
+    x, y = random(0, 32, dtype=torch.float32), random(0, 256, dtype=torch.float32)
+    assert ops.low_rank.add_and_gate(y, x, make_rows(slots), case.factors, "silu").shape == (0, 128)
+
+
+@runs_here
 @random_seeds
 def test_random_shapes(ops: Ops, seed: int) -> None:
     rng = np.random.default_rng(seed)
