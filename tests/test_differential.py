@@ -297,7 +297,7 @@ def test_answers_equal_those_of_the_request_alone(
     is_eager = world.setup.eager_graphs and device == "cpu"
     assert not is_eager or len(world.engine.graph_steps) > (0 if world.setup.has_long else 10)
     assert len(asked) == num_requests
-    assert not world.setup.has_rounds or count_rounds(world) > num_requests / 4
+    assert not world.setup.has_rounds or count_rounds(world) > num_requests / 8
     # With graphs, few jumps save enough steps; how many depends on which rows happen to run together.
     jumps_rarely = world.setup.eager_graphs or world.setup.drafts or device != "cpu" or world.setup.num_blocks < 10
     assert world.core.stats().total_jumped_tokens or num_requests < 100 or jumps_rarely

@@ -9,6 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
+from seesay.kernels.gpu import has_dependent_launch, nvidia_options
 from seesay.kernels.sizes import power_of_2_from
 
 VALUES = 32
@@ -27,6 +28,7 @@ def delta_step_kernel(
     states_ptr,
     slots_ptr,
     out_ptr,
+    faults_ptr,
     query_stride,
     key_stride,
     value_stride,
@@ -41,10 +43,15 @@ def delta_step_kernel(
     BLOCK_K: tl.constexpr,
     BLOCK_V: tl.constexpr,
     BY_COMPONENT: tl.constexpr,
+    IS_DEPENDENT: tl.constexpr,
 ):
     """Program (b, h, v) computes components v · BLOCK_V … of head h of row b: the state S [KEY, VALUE] becomes
     decay · S + k (beta · (v - decay · kᵀ S)), and the output is qᵀ S. Queries and keys are brought to length 1. A decay
-    is that of a head or, BY_COMPONENT, of each component of its key."""
+    is that of a head or, BY_COMPONENT, of each component of its key. The row's fault becomes NaN where an output is not
+    finite."""
+    if IS_DEPENDENT:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     keys = tl.arange(0, BLOCK_K)
     values = tl.program_id(2) * BLOCK_V + tl.arange(0, BLOCK_V)
@@ -73,6 +80,8 @@ def delta_step_kernel(
     tl.store(own, state, mask=is_inside)
     output = tl.sum(state * query[:, None], axis=0)
     tl.store(out_ptr + (row * NUM_HEADS + head) * VALUE + values, output, mask=is_value)
+    is_bad = tl.max(tl.where(is_value & ~(tl.abs(output) < float("inf")), 1, 0), axis=0) > 0
+    tl.store(faults_ptr + row, float("nan"), mask=is_bad)
 
 
 def step(
@@ -84,6 +93,7 @@ def step(
     rates: tuple[torch.Tensor, torch.Tensor],
     states: torch.Tensor,
     slots: torch.Tensor,
+    faults: torch.Tensor,
 ) -> torch.Tensor:
     """Return float32 [B, H, V] of one token of each row; see `run_delta_rule` in `seesay/llm/ops/states.py`. The states
     of rows, states[slots[b]], are changed; rows whose slots are the same are padding."""
@@ -98,6 +108,7 @@ def step(
     out = torch.empty(num_rows, num_heads, value_dim, dtype=torch.float32, device=value.device)
     if not num_rows:
         return out
+    is_dependent = has_dependent_launch(value.get_device())
     block = min(VALUES, power_of_2_from(value_dim))
     delta_step_kernel[(num_rows, num_heads, -(-value_dim // block))](
         query,
@@ -110,6 +121,7 @@ def step(
         states,
         slots,
         out,
+        faults,
         query.stride(0),
         key.stride(0),
         value.stride(0),
@@ -124,6 +136,8 @@ def step(
         BLOCK_K=power_of_2_from(key_dim),
         BLOCK_V=block,
         BY_COMPONENT=by_component,
+        IS_DEPENDENT=is_dependent,
         num_warps=4,
+        **nvidia_options(launch_pdl=is_dependent),
     )
     return out

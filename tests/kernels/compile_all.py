@@ -433,15 +433,21 @@ def call_rounds(dtype: torch.dtype) -> None:
 
 
 def call_states(dtype: torch.dtype) -> None:
-    from seesay.kernels import delta_rule
+    from seesay.kernels import delta_rule, gated_heads, short_convolution
 
     mixed, states, slots = empty(8, 8192 + 64, dtype=dtype), empty(9, 24, 32, 128, 128), empty(8, dtype=int64)
     query, key, value, beta, rate = torch.split(mixed, [2048, 2048, 4096, 32, 32], dim=1)
     query, key, value = query.view(8, 16, 128), key.view(8, 16, 128), value.view(8, 32, 128)
-    delta_rule.step(query, key, value, beta, rate, (empty(32), empty(32)), states[:, 3], slots)
+    delta_rule.step(query, key, value, beta, rate, (empty(32), empty(32)), states[:, 3], slots, empty(8))
     heads, rates = (empty(8, 32, 128, dtype=dtype) for _ in range(2))
     by_component = (empty(32), empty(32, 128))
-    delta_rule.step(heads, heads, value, beta, rates, by_component, states[:, 3], slots)
+    delta_rule.step(heads, heads, value, beta, rates, by_component, states[:, 3], slots, empty(8))
+    taps, inputs = empty(8192, 4, dtype=dtype), empty(9, 3, 8192, dtype=dtype)
+    for bias, activates in ((None, True), (empty(8192, dtype=dtype), False)):
+        short_convolution.convolve_step(mixed[:, :8192], inputs, taps, bias, slots, activates=activates)
+    for is_sigmoid in (False, True):
+        output, gate, weight = empty(8, 32, 128), mixed[:, :4096], empty(128, dtype=dtype)
+        gated_heads.gate_heads(output, gate, weight, 1e-6, is_sigmoid=is_sigmoid)
 
 
 def call_state_spaces(dtype: torch.dtype) -> None:

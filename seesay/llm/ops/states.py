@@ -6,17 +6,46 @@ import math
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 
 from seesay.device.backends import has_kernels
+from seesay.device.linear.norm import rms_norm
 from seesay.llm.ops import torch_state_space, torch_states
 from seesay.llm.ops.state_plan import StatePlan
 
 
 def convolve(
-    x: torch.Tensor, states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, plan: StatePlan
+    x: torch.Tensor,
+    states: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    plan: StatePlan,
+    *,
+    activates: bool = True,
 ) -> torch.Tensor:
-    """See `torch_states.convolve`."""
-    return torch_states.convolve(x, states, weight, bias, plan)
+    """Return SiLU of `torch_states.convolve`, or that itself."""
+    if plan.taps is None and has_kernels(x.device):
+        from seesay.kernels import short_convolution
+
+        return short_convolution.convolve_step(x, states, weight, bias, plan.slots, activates=activates)
+    y = torch_states.convolve(x, states, weight, bias, plan)
+    return F.silu(y) if activates else y
+
+
+def gate_heads(
+    output: torch.Tensor, gate: torch.Tensor, weight: torch.Tensor, eps: float, *, is_sigmoid: bool = False
+) -> torch.Tensor:
+    """Return the norm of each head's output, float32 [T, H, V], with weight [V], times SiLU of the gate [T, H · V], in
+    its type and shape. The norm's input and output are rounded to that type. is_sigmoid: times its sigmoid; then
+    nothing is rounded before."""
+    if has_kernels(output.device):
+        from seesay.kernels import gated_heads
+
+        return gated_heads.gate_heads(output, gate, weight, eps, is_sigmoid=is_sigmoid)
+    opened = gate.float().sigmoid() if is_sigmoid else F.silu(gate.float())
+    output = output if is_sigmoid else output.to(gate.dtype)
+    normed = rms_norm(output, weight.to(output.dtype), eps).float()
+    return normed.mul_(opened.view_as(normed)).to(gate.dtype).reshape(gate.shape)
 
 
 def run_delta_rule(
@@ -37,9 +66,7 @@ def run_delta_rule(
     if plan.chunks is None and has_kernels(value.device):
         from seesay.kernels import delta_rule
 
-        output = delta_rule.step(query, key, value, beta, rate, rates, states, plan.slots)
-        note_faults(output, faults)
-        return output
+        return delta_rule.step(query, key, value, beta, rate, rates, states, plan.slots, faults)
     query, key = torch_states.normalize(query) * query.shape[-1] ** -0.5, torch_states.normalize(key)
     group = value.shape[1] // key.shape[1]
     output = torch_states.delta_rule(

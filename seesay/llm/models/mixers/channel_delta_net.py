@@ -6,11 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
-import torch.nn.functional as F
 
 from seesay.checkpoint.parts import Axis, Part, Source, Weight, plain_weight
 from seesay.device.linear.linear import Linear
-from seesay.device.linear.norm import rms_norm
 from seesay.llm.memory.kv_layout import LayerCache
 from seesay.llm.models.division import Division
 from seesay.llm.models.media_rows import SplitLinear
@@ -68,7 +66,7 @@ class ChannelDeltaNet:
             qkv, [spec.conv_size, spec.rank, spec.rank, spec.num_value_heads], dim=-1
         )
         inputs, matrices = cache.states
-        mixed = F.silu(states.convolve(mixed, inputs, self._taps.data[:, 0], None, step.states))
+        mixed = states.convolve(mixed, inputs, self._taps.data[:, 0], None, step.states)
         query, key, value = torch.split(mixed, [spec.key_size, spec.key_size, spec.value_size], dim=-1)
         keys = (count, spec.num_key_heads, spec.key_dim)
         output = states.run_delta_rule(
@@ -82,6 +80,4 @@ class ChannelDeltaNet:
             step.states,
             step.faults,
         )
-        normed = rms_norm(output, self._norm.data.float(), self._eps)
-        gated = normed.mul_(self._gates(gates).float().sigmoid().view_as(normed))
-        return gated.to(qkv.dtype).reshape(count, -1)
+        return states.gate_heads(output, self._gates(gates), self._norm.data, self._eps, is_sigmoid=True)

@@ -8,11 +8,9 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 import torch
-import torch.nn.functional as F
 
 from seesay.checkpoint.parts import Axis, Part, Source, Weight, plain_weight
 from seesay.device.linear.linear import Linear
-from seesay.device.linear.norm import rms_norm
 from seesay.llm.memory.kv_layout import LayerCache
 from seesay.llm.models.division import Division
 from seesay.llm.models.media_rows import SplitLinear
@@ -50,7 +48,7 @@ class DeltaNet:
         sizes = [spec.conv_size, spec.value_size, spec.num_value_heads, spec.num_value_heads]
         mixed, gate, beta, rate = torch.split(qkv, sizes, dim=-1)
         inputs, matrices = cache.states
-        mixed = F.silu(states.convolve(mixed, inputs, self._taps.data[:, 0], None, step.states))
+        mixed = states.convolve(mixed, inputs, self._taps.data[:, 0], None, step.states)
         query, key, value = torch.split(mixed, [spec.key_size, spec.key_size, spec.value_size], dim=-1)
         output = states.run_delta_rule(
             query.view(count, spec.num_key_heads, spec.key_dim),
@@ -63,9 +61,7 @@ class DeltaNet:
             step.states,
             step.faults,
         )
-        normed = rms_norm(output.to(qkv.dtype), self._norm.data, self._eps)
-        gated = normed.float().mul_(F.silu(gate.float()).view_as(normed))
-        return gated.to(qkv.dtype).reshape(count, -1)
+        return states.gate_heads(output, gate, self._norm.data, self._eps)
 
 
 def make_taps(tensor: str, size: int, num_taps: int, picks: tuple[range, ...]) -> Weight:

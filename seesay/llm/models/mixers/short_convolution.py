@@ -41,6 +41,6 @@ class ShortConvolution:
         assert step.states is not None
         first, second, x = qkv.chunk(3, dim=-1)
         bias = None if self._bias is None else self._bias.data
-        mixed = states.convolve(first * x, cache.states[0], self._taps.data[:, 0], bias, step.states)
+        mixed = states.convolve(first * x, cache.states[0], self._taps.data[:, 0], bias, step.states, activates=False)
         states.note_faults(mixed, step.faults)
         return mixed.mul_(second)

@@ -64,7 +64,7 @@ class StateSpace:
         mixed, gate = (first, second) if spec.step_rank else (second, first)
         inputs, matrices = cache.states
         bias = None if self._bias is None else self._bias.data
-        mixed = F.silu(states.convolve(mixed, inputs, self._taps.data[:, 0], bias, step.states))
+        mixed = states.convolve(mixed, inputs, self._taps.data[:, 0], bias, step.states)
         value, key, query, rate = self._own.split(mixed, rate)
         output = states.run_state_space(
             query.view(count, spec.num_groups, spec.state_size),
