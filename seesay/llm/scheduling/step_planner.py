@@ -81,7 +81,7 @@ class StepPlanner:
             if num_tokens:
                 proposed = self._fit_drafts(seq, num_tokens, drafts.get(seq.seq_id, ()), step.spare)
                 step.rows.append(self._make_row(seq, num_tokens, proposed))
-                step.spare -= len(proposed)
+                step.spare -= _count_proposed(proposed)
             if seq.num_scheduled < seq.num_tokens:
                 step.promised += max(0, self._pool.blocks_for(seq.num_tokens) - len(seq.block_ids))
 
@@ -165,10 +165,10 @@ class StepPlanner:
             return ()  # with a state, the tokens before a wrong one are computed once more
         end = min(self._config.session_len, self._pool.max_tokens)
         if proposed[0] != UNPROPOSED:  # rounds of a step go on behind the last token that some row wants
-            end = min(end, seq.num_prompt_tokens + seq.params.max_new_tokens)
+            end = min(end, seq.num_prompt_tokens + seq.params.max_new_tokens, seq.num_tokens + 1 + spare)
         num_blocks = max(0, self._pool.num_available - len(self._live.running))
         room = (len(seq.block_ids) + num_blocks) * self._pool.block_size - seq.num_tokens
-        proposed = proposed[: max(0, min(spare, end - seq.num_tokens - 1, room, MAX_DRAFTS))]
+        proposed = proposed[: max(0, min(end - seq.num_tokens - 1, room, MAX_DRAFTS))]
         return () if self._live.is_outgrown(seq, len(proposed)) else proposed
 
     def _make_row(self, seq: Sequence, num_tokens: int, drafts: tuple[int, ...] = ()) -> Row:
@@ -186,3 +186,8 @@ class StepPlanner:
             seq.block_ids += self._pool.allocate(max(0, more))
         self._live.deltas.add_blocks(seq)
         return Row(seq_id=seq.seq_id, start=start, num_tokens=num_tokens, samples=samples, drafts=drafts)
+
+
+def _count_proposed(proposed: tuple[int, ...]) -> int:
+    """Return how many tokens of a step these take: none, if it proposes them itself, which it does without prompts."""
+    return 0 if UNPROPOSED in proposed else len(proposed)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from llm.scheduling.test_scheduler import make_scheduler, make_sequence, rows, step
 
+from seesay.llm.plans.step_plan import UNPROPOSED
 from seesay.llm.scheduling import admission
 from seesay.llm.scheduling.scheduler import Scheduler
 
@@ -128,3 +129,21 @@ def test_each_sequence_counts_once_in_the_hit_rate() -> None:
     step(scheduler)
     stats = scheduler.stats()
     assert (stats.total_prefix_queried_tokens, stats.total_prefix_hit_tokens, seq.num_cached_tokens) == (18, 8, 8)
+
+
+@pytest.mark.parametrize("are_proposed_by_the_step", [True, False])
+def test_a_prompt_begins_beside_rows_whose_step_proposes_by_itself(are_proposed_by_the_step: bool) -> None:
+    """It does so without prompts alone, so that what it may propose takes nothing from them; else a prompt that comes
+    while few tokens are left for one would wait until some answer ends."""
+    running = [make_sequence(seq_id, 2, max_new_tokens=40) for seq_id in (1, 2)]
+    scheduler = make_scheduler(running, budget=22)
+    step(scheduler)
+    scheduler.add(make_sequence(3, 12))
+    proposed = ((UNPROPOSED if are_proposed_by_the_step else 5),) * 15
+    plan = scheduler.plan_step(drafts={1: proposed, 2: proposed})
+    first, second, *others = plan.rows
+    assert first.drafts == proposed and rows(plan)[0] == (1, 2, 16)
+    if are_proposed_by_the_step:
+        assert second.drafts == proposed and rows(plan)[2:] == [(3, 0, 12)]
+    else:
+        assert second.drafts == proposed[:5] and not others, "these are tokens of the step"
