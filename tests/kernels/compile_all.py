@@ -433,7 +433,7 @@ def call_rounds(dtype: torch.dtype) -> None:
 
 
 def call_states(dtype: torch.dtype) -> None:
-    from seesay.kernels import delta_rule, gated_heads, short_convolution
+    from seesay.kernels import delta_rule, faults, gated_heads, short_convolution
 
     mixed, states, slots = empty(8, 8192 + 64, dtype=dtype), empty(9, 24, 32, 128, 128), empty(8, dtype=int64)
     query, key, value, beta, rate = torch.split(mixed, [2048, 2048, 4096, 32, 32], dim=1)
@@ -445,6 +445,7 @@ def call_states(dtype: torch.dtype) -> None:
     taps, inputs = empty(8192, 4, dtype=dtype), empty(9, 3, 8192, dtype=dtype)
     for bias, activates in ((None, True), (empty(8192, dtype=dtype), False)):
         short_convolution.convolve_step(mixed[:, :8192], inputs, taps, bias, slots, activates=activates)
+    faults.note_faults(mixed[:, :4096], empty(8))
     for is_sigmoid in (False, True):
         output, gate, weight = empty(8, 32, 128), mixed[:, :4096], empty(128, dtype=dtype)
         gated_heads.gate_heads(output, gate, weight, 1e-6, is_sigmoid=is_sigmoid)

@@ -107,3 +107,17 @@ def test_gated_heads_equal_those_in_torch(dtype: torch.dtype, *, is_sigmoid: boo
     )
     assert_close(found.cpu(), exact.double(), 4.0)
     assert_close(same, exact.double(), 4.0)
+
+
+@runs_here
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_tokens_with_numbers_that_are_not_finite_are_noted(dtype: torch.dtype, bad: float) -> None:
+    from seesay.kernels.faults import note_faults
+
+    x, noted = random(5, 2100, dtype=dtype)[:, 1:], torch.zeros(5, device=DEVICE)
+    note_faults(x, noted)
+    assert not noted.any()
+    x[1, 0], x[3, 2098], noted[4] = bad, bad, 2.0
+    note_faults(x, noted)
+    assert noted.isnan().tolist() == [False, True, False, True, False] and noted[4] == 2.0

@@ -121,4 +121,10 @@ def run_state_space(
 
 def note_faults(output: torch.Tensor, faults: torch.Tensor) -> None:
     """Set faults [T] to NaN where an output [T, …] is not finite: what made it so is in the state."""
-    faults.masked_fill_(~output.flatten(1).sum(dim=1).isfinite(), math.nan)
+    output = output.flatten(1)
+    if has_kernels(output.device):
+        from seesay.kernels import faults as kernels
+
+        kernels.note_faults(output, faults)
+        return
+    faults.masked_fill_(~output.sum(dim=1).isfinite(), math.nan)
