@@ -79,9 +79,9 @@ class StepPlanner:
             else:
                 step.spare -= step.shares.spend(seq.owner, num_tokens)
             if num_tokens:
-                proposed = self._fit_drafts(seq, num_tokens, drafts.get(seq.seq_id, ()), step.spare)
+                proposed = self._fit_drafts(seq, num_tokens, drafts.get(seq.seq_id, ()), step.room_for_proposed)
                 step.rows.append(self._make_row(seq, num_tokens, proposed))
-                step.spare -= _count_proposed(proposed)
+                step.spend_proposed(_count_proposed(proposed))
             if seq.num_scheduled < seq.num_tokens:
                 step.promised += max(0, self._pool.blocks_for(seq.num_tokens) - len(seq.block_ids))
 
@@ -156,19 +156,20 @@ class StepPlanner:
         )
         return 0 if is_over else missing
 
-    def _fit_drafts(self, seq: Sequence, num_tokens: int, proposed: tuple[int, ...], spare: int) -> tuple[int, ...]:
+    def _fit_drafts(self, seq: Sequence, num_tokens: int, proposed: tuple[int, ...], room: int) -> tuple[int, ...]:
         """Return the proposed tokens that a row of `num_tokens`, the last known one of `seq` among them, may have: all
-        positions of the answer must be computed alike, and nobody is to lose blocks for tokens that may be wrong."""
+        positions of the answer must be computed alike, and nobody is to lose blocks for tokens that may be wrong. room:
+        most of them that the step may compute."""
         if not proposed or seq.num_pending or not seq.wants_answer or seq.num_tokens - seq.num_scheduled != num_tokens:
             return ()
         if num_tokens > 1 and (seq.snapshots is None or not seq.num_generated):
             return ()  # with a state, the tokens before a wrong one are computed once more
         end = min(self._config.session_len, self._pool.max_tokens)
         if proposed[0] != UNPROPOSED:  # rounds of a step go on behind the last token that some row wants
-            end = min(end, seq.num_prompt_tokens + seq.params.max_new_tokens, seq.num_tokens + 1 + spare)
+            end = min(end, seq.num_prompt_tokens + seq.params.max_new_tokens, seq.num_tokens + 1 + room)
         num_blocks = max(0, self._pool.num_available - len(self._live.running))
-        room = (len(seq.block_ids) + num_blocks) * self._pool.block_size - seq.num_tokens
-        proposed = proposed[: max(0, min(end - seq.num_tokens - 1, room, MAX_DRAFTS))]
+        end = min(end, (len(seq.block_ids) + num_blocks) * self._pool.block_size + 1)
+        proposed = proposed[: max(0, min(end - seq.num_tokens - 1, MAX_DRAFTS))]
         return () if self._live.is_outgrown(seq, len(proposed)) else proposed
 
     def _make_row(self, seq: Sequence, num_tokens: int, drafts: tuple[int, ...] = ()) -> Row:

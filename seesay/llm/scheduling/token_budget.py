@@ -31,7 +31,9 @@ class TokenBudget:
         """Return a step without rows, for these running sequences and those that wait."""
         singles = min(self._count_singles(candidates), self._config.max_prefill_token_num)
         spare = self._find_spare(candidates, singles)
-        return OpenStep(singles=singles, spare=spare, shares=self._divide(spare, candidates), only=only)
+        extra = self._config.max_prefill_token_num - singles - spare
+        shares = self._divide(spare, candidates)
+        return OpenStep(singles=singles, spare=spare, shares=shares, extra=extra, kept=-(-spare // 2), only=only)
 
     def _count_singles(self, candidates: Candidates) -> int:
         """How many sequences have a row of one token in the next step."""

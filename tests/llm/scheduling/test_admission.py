@@ -141,9 +141,25 @@ def test_a_prompt_begins_beside_rows_whose_step_proposes_by_itself(are_proposed_
     scheduler.add(make_sequence(3, 12))
     proposed = ((UNPROPOSED if are_proposed_by_the_step else 5),) * 15
     plan = scheduler.plan_step(drafts={1: proposed, 2: proposed})
-    first, second, *others = plan.rows
-    assert first.drafts == proposed and rows(plan)[0] == (1, 2, 16)
+    first, second, *_ = plan.rows
     if are_proposed_by_the_step:
-        assert second.drafts == proposed and rows(plan)[2:] == [(3, 0, 12)]
+        assert first.drafts == second.drafts == proposed and rows(plan)[2:] == [(3, 0, 12)]
     else:
-        assert second.drafts == proposed[:5] and not others, "these are tokens of the step"
+        assert first.drafts == proposed[:10]
+        assert second.drafts == () and rows(plan)[2:] == [(3, 0, 10)], "these are tokens of the step"
+
+
+def test_a_prompt_goes_on_beside_answers_however_much_these_propose() -> None:
+    """The time of a step leaves few tokens for it; proposed ones take those that the time is not for."""
+    answers = [make_sequence(seq_id, 2, max_new_tokens=40) for seq_id in range(1, 6)]
+    for seq in answers:
+        seq.is_streamed = True
+    scheduler = make_scheduler(answers, streamed=8, budget=100)
+    step(scheduler)
+    scheduler.add(make_sequence(9, 40))
+    proposed = (5,) * 15
+    for start in range(0, 40, 8):
+        plan = scheduler.plan_step(drafts=dict.fromkeys(range(1, 6), proposed))
+        assert [row.drafts for row in plan.rows[:5]] == 5 * [proposed]
+        assert rows(plan)[5:] == [(9, start, 8)]
+        scheduler.commit_step(plan, {row.seq_id: (7,) for row in plan.rows if row.samples})
