@@ -84,7 +84,7 @@ class IdleRunner:
         if len(plan.rows) == self._num_rows == plan.num_tokens:
             self.times_s.append(time.thread_time())
         result = StepResult(token_ids={row.seq_id: (7,) for row in plan.rows if row.samples})
-        return SimpleNamespace(collect=lambda: result)
+        return SimpleNamespace(collect=lambda: result, is_sampled=True)
 
     def sample(self, launched: object, *, processors: object) -> None:
         pass

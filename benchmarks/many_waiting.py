@@ -115,7 +115,7 @@ class IdleRunner:
             time.sleep(STEP_S)
             return StepResult(token_ids={row.seq_id: (7,) for row in plan.rows if row.samples})
 
-        return SimpleNamespace(collect=collect)
+        return SimpleNamespace(collect=collect, is_sampled=True)
 
     def sample(self, launched: object, *, processors: object) -> None:
         pass

@@ -302,7 +302,8 @@ def test_answers_equal_those_of_the_request_alone(
     jumps_rarely = world.setup.eager_graphs or world.setup.drafts or device != "cpu" or world.setup.num_blocks < 10
     assert world.core.stats().total_jumped_tokens or num_requests < 100 or jumps_rarely
     stats = world.core.stats()
-    assert not world.setup.drafts or 0 < stats.total_accepted_tokens < stats.total_draft_tokens
+    assert not world.setup.drafts or stats.total_accepted_tokens > 0
+    assert stats.total_accepted_tokens < stats.total_draft_tokens or num_requests < 100 or not world.setup.drafts
     assert faults.counts or num_requests < 100 or world.setup.max_live == 1  # steps of one row are spared mostly
 
 

@@ -113,7 +113,7 @@ def ask(folder: Path) -> dict[str, frozenset[str]]:
                 asking.connect(str(path))
                 answer = b"".join(iter(lambda: asking.recv(1 << 16), b"")).decode()
             command, *modules = answer.split("\n")
-            module = re.search(r"-m (seesay\S*)", command)
+            module = re.search(r"-m (?:seesay\.engine\.process\.start )?(seesay\S*)", command)
             kind = module[1] if module else "script"
             found[kind] = HEAVY.intersection(modules) | found.get(kind, frozenset())
     return found

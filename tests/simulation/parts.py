@@ -53,6 +53,8 @@ class Clock:
 class SimulatedStep:
     """A launched step; its results are there at once, and are given by `collect`."""
 
+    is_sampled = False
+
     def __init__(self, runner: SimulatedRunner, plan: StepPlan, tokens: dict[int, int]) -> None:
         self.runner, self.plan, self.tokens = runner, plan, tokens
 
@@ -142,6 +144,7 @@ class SimulatedRunner:
         return SimulatedStep(self, plan, tokens)
 
     def sample(self, launched: SimulatedStep, masks: TokenMasks | None = None, processors: object = None) -> None:
+        launched.is_sampled = True
         for row in launched.plan.rows:
             if row.samples:
                 self._sampled[row.seq_id] = row.start + row.num_tokens, launched.tokens[row.seq_id]
