@@ -9,6 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
+from seesay.kernels.dependent_launch import wait
 from seesay.kernels.gpu import has_dependent_launch, nvidia_options
 from seesay.kernels.sizes import power_of_2_from
 
@@ -49,9 +50,7 @@ def delta_step_kernel(
     decay · S + k (beta · (v - decay · kᵀ S)), and the output is qᵀ S. Queries and keys are brought to length 1. A decay
     is that of a head or, BY_COMPONENT, of each component of its key. The row's fault becomes NaN where an output is not
     finite."""
-    if IS_DEPENDENT:
-        tl.extra.cuda.gdc_launch_dependents()
-        tl.extra.cuda.gdc_wait()
+    wait(IS_DEPENDENT)
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     keys = tl.arange(0, BLOCK_K)
     values = tl.program_id(2) * BLOCK_V + tl.arange(0, BLOCK_V)

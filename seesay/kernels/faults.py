@@ -8,6 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
+from seesay.kernels.dependent_launch import wait
 from seesay.kernels.gpu import has_dependent_launch, nvidia_options
 
 _BLOCK = 2048
@@ -16,9 +17,7 @@ _BLOCK = 2048
 
 @triton.jit(do_not_specialize=["size"])
 def note_faults_kernel(x_ptr, faults_ptr, size, stride, BLOCK: tl.constexpr, IS_DEPENDENT: tl.constexpr):
-    if IS_DEPENDENT:
-        tl.extra.cuda.gdc_launch_dependents()
-        tl.extra.cuda.gdc_wait()
+    wait(IS_DEPENDENT)
     token = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(x_ptr + token * stride + columns, mask=columns < size, other=0.0).to(tl.float32)

@@ -8,6 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
+from seesay.kernels.dependent_launch import wait
 from seesay.kernels.gpu import has_dependent_launch, nvidia_options
 from seesay.kernels.sizes import power_of_2_from
 
@@ -28,9 +29,7 @@ def gate_heads_kernel(
 ):
     """Program (t, h) computes head h of token t. IS_SIGMOID: the gate is a sigmoid, and nothing is rounded before the
     output; else SiLU, and what goes into the norm and comes out of it has the type of the output."""
-    if IS_DEPENDENT:
-        tl.extra.cuda.gdc_launch_dependents()
-        tl.extra.cuda.gdc_wait()
+    wait(IS_DEPENDENT)
     token, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     columns = tl.arange(0, BLOCK)
     is_inside = columns < SIZE

@@ -16,6 +16,7 @@ import torch
 import triton
 import triton.language as tl
 
+from seesay.kernels.dependent_launch import wait
 from seesay.kernels.gpu import has_dependent_launch, nvidia_options
 from seesay.kernels.sizes import power_of_2_from
 from seesay.kernels.token_kernels import multiply_gate
@@ -70,14 +71,6 @@ class SlotProducts(NamedTuple):
         assert self.a.shape[1] == self.num_sources * self.max_rank and not self.max_rank % MULTIPLE
         assert x.stride(1) == self.a.stride(2) == self.b.stride(2) == self.ranks.stride(1) == 1
         assert self.tokens.is_contiguous() and self.tiles.is_contiguous()
-
-
-@triton.jit
-def wait(IS_DEPENDENT: tl.constexpr):
-    """Wait for the kernel before. All programs do, so that none of the next kernel begins before that one has ended."""
-    if IS_DEPENDENT:
-        tl.extra.cuda.gdc_launch_dependents()
-        tl.extra.cuda.gdc_wait()
 
 
 @triton.jit

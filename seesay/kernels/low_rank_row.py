@@ -10,8 +10,9 @@ import torch
 import triton
 import triton.language as tl
 
+from seesay.kernels.dependent_launch import wait
 from seesay.kernels.gpu import has_dependent_launch, nvidia_options
-from seesay.kernels.low_rank import MULTIPLE, SlotProducts, load_b, load_span, wait
+from seesay.kernels.low_rank import MULTIPLE, SlotProducts, load_b, load_span
 from seesay.kernels.sizes import power_of_2_from
 
 NVIDIA_ALONE = True

@@ -8,6 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
+from seesay.kernels.dependent_launch import wait
 from seesay.kernels.gpu import has_dependent_launch, nvidia_options
 
 _BLOCK = 256
@@ -33,9 +34,7 @@ def convolve_step_kernel(
     IS_DEPENDENT: tl.constexpr,
 ):
     """Program (b, i) computes components from i · BLOCK on of row b. ACTIVATES: SiLU of the output."""
-    if IS_DEPENDENT:
-        tl.extra.cuda.gdc_launch_dependents()
-        tl.extra.cuda.gdc_wait()
+    wait(IS_DEPENDENT)
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     is_inside = columns < size
