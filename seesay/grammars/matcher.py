@@ -99,7 +99,7 @@ class Matcher:
         """Complete the mask of the next token, int32 [words of the table]. Returns whether it forbids any. Raises
         `RequestError` where the grammar takes too much."""
         if self.forced:
-            return _allow_only(words, self.forced[0])
+            return allow_only(words, self.forced[:1])
         inner = self._inner
         if inner.is_error():
             self._on_error()
@@ -111,16 +111,17 @@ class Matcher:
             )
         if self._forces and not self._table.leaves_choice(words) and (found := inner.compute_ff_tokens()):
             self.forced = tuple(found[:_MAX_FORCED])
-            return _allow_only(words, self.forced[0])
+            return allow_only(words, self.forced[:1])
         if words.item(self._end >> 5) >> (self._end & 31) & 1:  # the answer is complete
             set_bits(words, (self._end,), allowed=False)
             set_bits(words, self._stop_token_ids, allowed=True)
         return True
 
 
-def _allow_only(words: Words, token_id: int) -> bool:
+def allow_only(words: Words, token_ids: Sequence[int]) -> bool:
+    """Forbid all other tokens. Returns true."""
     words[:] = 0
-    set_bits(words, (token_id,), allowed=True)
+    set_bits(words, token_ids, allowed=True)
     return True
 
 

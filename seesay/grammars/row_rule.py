@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from seesay.grammars.matcher import set_bits
+from seesay.grammars.matcher import allow_only, set_bits
 from seesay.grammars.thought import Phase, ThoughtTracker
 
 Ids = npt.NDArray[np.int64]
@@ -130,9 +130,7 @@ class RowRule:
             # A marker of which a part is there already may be complete before all of these tokens are.
             is_whole = at == 0 and not thought.begun_end
             self.forced = thought.rule.end_ids[at : None if is_whole else at + 1]
-            words[:] = 0
-            set_bits(words, self.forced[:1], allowed=True)
-            return True
+            return allow_only(words, self.forced[:1])
         if self._matcher is None:
             return False
         assert self._overshoots is not None
@@ -155,7 +153,7 @@ class RowRule:
         except ValueError:
             if not is_begun:
                 raise
-            self._finish = lambda words: _allow_only(words, next_ids)
+            self._finish = lambda words: allow_only(words, next_ids)
             return None
         self._finish = lambda words: _allow_also(words, matcher.finish(words), next_ids)
         return inner
@@ -164,12 +162,6 @@ class RowRule:
 def _allow_all(words: Words) -> bool:
     del words
     return False
-
-
-def _allow_only(words: Words, token_ids: Sequence[int]) -> bool:
-    words[:] = 0
-    set_bits(words, token_ids, allowed=True)
-    return True
 
 
 def _allow_also(words: Words, is_masked: bool, token_ids: Sequence[int]) -> bool:
