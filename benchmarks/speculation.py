@@ -111,7 +111,8 @@ class Window:
         """Of each answer."""
         assert self._began is not None and self._ended is not None
         (began_s, num_before), (ended_s, num_tokens) = self._began, self._ended
-        return 1e3 * (ended_s - began_s) * len(self.token_ids) / max(1, num_tokens - num_before)
+        assert num_tokens > num_before, "an answer was over before all had begun: ask for more tokens"
+        return 1e3 * (ended_s - began_s) * len(self.token_ids) / (num_tokens - num_before)
 
 
 def measure_once(pipe: Pipeline, asked: Asked, num_tokens: int) -> dict[str, float]:
