@@ -131,7 +131,7 @@ class AdaptedTable(LowRank):
 
 def attach(model: PackedModel, rank: int, seed: int) -> dict[str, LowRank]:
     """Give the language model's layers, head and table a product each, by their names in Transformers. The weights
-    stay as they are. Computed is in float32: bfloat16 is ten times slower where the processor does not have it."""
+    stay as they are. All is computed in float32: bfloat16 is ten times slower on a processor without it."""
     model.requires_grad_(False)
     generator, added = torch.Generator().manual_seed(seed), dict[str, LowRank]()
     for name, module in list(model.model.named_modules()):

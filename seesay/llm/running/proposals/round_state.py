@@ -1,5 +1,6 @@
-"""What a round of proposals writes on the device: tokens before the model computes them, and what it made of them. One
-kernel does each where there are kernels, as such a round is otherwise a hundred small operations.
+"""The state of rows on the device around a round of proposals: tokens are put there before the model computes them, and
+the rows go on behind those that were right. One kernel does each where there are kernels: a round is a hundred small
+operations otherwise.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class CountedRound:
 
     @property
     def for_host(self) -> torch.Tensor:
-        """What `read` reads."""
+        """The part of `packed` that `read` takes."""
         return self.packed[: self.num_rows * (2 * self.width + 2)]
 
     def verified(self, states: torch.Tensor) -> VerifiedTokens:
