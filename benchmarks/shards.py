@@ -9,8 +9,9 @@ shards' sums are made by hand: their summands go through the host and are added 
 likeliest ones of the whole.
 
 *step*: milliseconds of a decode step with so many rows of about `--context` tokens each, in the model's own type, of
-the whole and of the first shard alone, without what it would exchange: the median of `--rounds` times 32 steps. On a
-GPU those are replays of their graph, one behind the other, so that the host is not measured.
+the whole and of the first shard alone, without what it would exchange, nor the addition to the residual stream that one
+kernel does with it: the median of `--rounds` times 32 steps. On a GPU those are replays of their graph, one behind the
+other, so that the host is not measured.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import torch
 from h200 import report
-from step_times import BLOCK_SIZE, WARM_TOKENS, Point, Prepared, Stopwatch, get_ready
+from step_times import BLOCK_SIZE, WARM_TOKENS, Point, Prepared, Stopwatch, cut_prompt, get_ready
 from torch import distributed
 from torch.multiprocessing.spawn import spawn
 
@@ -97,7 +98,8 @@ class SumsByHand:
 
 
 class NoExchange:
-    """`Ranks` of a shard that runs alone, to measure the time of its own work: nothing comes from the others."""
+    """`Ranks` of a shard that runs alone, to measure the time of its own work: nothing comes from the others, and what
+    the kernel of an exchange does besides is not done."""
 
     def __init__(self, place: Place) -> None:
         self.place = place
@@ -109,7 +111,7 @@ class NoExchange:
         return lambda: x
 
     def sum_add(self, x: torch.Tensor, residual: torch.Tensor) -> None:
-        residual.add_(x)
+        pass
 
     def gather(self, x: torch.Tensor) -> torch.Tensor:
         return x.repeat(1, self.place.size)
@@ -218,6 +220,7 @@ def time_in_turn(runner: ModelRunner, prepared: Prepared) -> float:
     runner.apply(prepared.begin)
     started_s = time.perf_counter()
     launched = runner.launch(prepared.plan, {})  # which brings the rows to the device
+    assert launched.step.is_decode, "a step that graphs do not compute"
     runner.sample(launched)
     runner.collect(launched)
     found_s = time.perf_counter() - started_s
@@ -236,16 +239,7 @@ def time_in_turn(runner: ModelRunner, prepared: Prepared) -> float:
 def shorten(prepared: Prepared) -> Prepared:
     """Return a step whose rows have `NUM_STEPS` tokens less than they have blocks for."""
     starts = {row.seq_id: row.start - NUM_STEPS for row in prepared.plan.rows}
-    begun = tuple(
-        replace(
-            one,
-            token_ids=one.token_ids[: starts[one.seq_id] + 1],
-            positions=one.positions[..., : starts[one.seq_id] + 1],
-            num_prompt_tokens=starts[one.seq_id] + 1,
-            next_position=starts[one.seq_id] + 1,
-        )
-        for one in prepared.begin.begun
-    )
+    begun = tuple(cut_prompt(one, starts[one.seq_id]) for one in prepared.begin.begun)
     rows = tuple(row._replace(start=starts[row.seq_id]) for row in prepared.plan.rows)
     return Prepared(replace(prepared.begin, begun=begun), replace(prepared.plan, rows=rows), prepared.end)
 

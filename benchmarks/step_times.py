@@ -22,6 +22,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -43,7 +44,7 @@ from seesay.engine.core.loading.runner_loading import load_runner
 from seesay.engine.opened_model import open_model
 from seesay.llm.memory.kv_cache import bytes_per_block
 from seesay.llm.plans.sampling_params import SamplingParams
-from seesay.llm.plans.step_plan import AddedBlocks, Row, StepPlan
+from seesay.llm.plans.step_plan import AddedBlocks, BegunSequence, Row, StepPlan
 from seesay.llm.plans.step_times import StepCosts, StepTimes, StepWork
 from seesay.llm.running.launched_step import LaunchedStep
 from seesay.llm.running.runner import ModelRunner
@@ -170,6 +171,17 @@ class Prepared(NamedTuple):
     end: StepPlan
 
 
+def cut_prompt(begun: BegunSequence, num_tokens: int) -> BegunSequence:
+    """Return the sequence with a prompt of so many tokens, behind which one more was generated."""
+    return replace(
+        begun,
+        token_ids=begun.token_ids[: num_tokens + 1],
+        positions=begun.positions[..., :num_tokens],
+        num_prompt_tokens=num_tokens,
+        next_position=num_tokens,
+    )
+
+
 class Stopwatch:
     """Times work on `runner`'s device. On a GPU all that is timed runs behind a step that keeps the GPU busy meanwhile;
     such steps write one part of the KV cache after another."""
@@ -196,7 +208,8 @@ class Stopwatch:
                 token_ids=self._rng.integers(0, self._vocab_size, stop), positions=np.arange(stop), next_position=stop
             )
             params = SamplingParams(max_new_tokens=1, ignore_eos=True)
-            begun.append(make_begun(TokenSequence(seq_id, prompt, params)))
+            one = make_begun(TokenSequence(seq_id, prompt, params))
+            begun.append(cut_prompt(one, start) if len(begun) < point.num_rows else one)
         return Prepared(
             begin=StepPlan(begun=tuple(begun), added_blocks=tuple(blocks)),
             plan=StepPlan(rows=tuple(rows)),
