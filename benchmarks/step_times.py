@@ -198,7 +198,7 @@ class Stopwatch:
         """A step of this kind, whose sequences own the blocks from `first_block` on."""
         spans = [(point.context - 1, point.context)] * point.num_rows
         spans += [(point.start, point.start + chunk) for chunk in point.chunks()]
-        rows, begun, blocks = [], [], []
+        rows, begun, blocks = list[Row](), list[BegunSequence](), list[AddedBlocks]()
         for seq_id, (start, stop) in zip(self._seq_ids, spans):
             end_block = first_block - (-stop // BLOCK_SIZE)
             blocks.append(AddedBlocks(seq_id, tuple(range(first_block, end_block))))
