@@ -33,13 +33,13 @@ PROMPT = "Write an invoice over some fruit."
 
 def make_schema(num_letters: int) -> dict[str, Any]:
     """Return a schema of an invoice, whose texts have up to `num_letters` letters."""
-    text = {"type": "string", "pattern": f"[A-Za-z]{{1,{num_letters}}}"}
+    text = {"type": "string", "pattern": f"^[A-Za-z]{{1,{num_letters}}}$"}
     line = {
         "type": "object",
         "properties": {
             "description": text,
             "quantity": {"type": "integer", "minimum": 1, "maximum": 99},
-            "unit_price": {"type": "number", "minimum": 0, "maximum": 999},
+            "unit_price": {"type": "number", "minimum": 0, "maximum": 999, "multipleOf": 0.01},
         },
         "required": ["description", "quantity", "unit_price"],
     }
