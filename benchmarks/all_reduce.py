@@ -6,8 +6,9 @@ Starts a process per rank, by default one for each GPU and at least two; process
 fewer, and then nothing is timed: they wait for each other's time slices. Rows are bfloat16 of 3584 components, 7 KB.
 Times are microseconds of one of 100 calls in a graph: of each rank the median of 20 replays, of these the largest.
 
-"added" adds the sum to a residual, "nccl added" by two kernels. Largest errors are ‖ours - exact‖ / ‖exact‖ with
-sums in float64 as exact ones.
+"added" adds the sum to a residual, "nccl added" by two kernels. `begun_us` is one sum of 4,096 rows (29 MB), of those
+that run beside other work, by copies and by NCCL. Largest errors are ‖ours - exact‖ / ‖exact‖ with sums in float64 as
+exact ones.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from torch import distributed
 from torch.multiprocessing.spawn import spawn
 
 from seesay.device.peer_ranks import PeerRanks, open_peer_ranks
-from seesay.device.ranks import TorchRanks
+from seesay.device.ranks import OpenSum, Ranks, TorchRanks
 
 HIDDEN = 3584
 NUM_ROWS = (1, 2, 4, 8, 14, 32, 64, 73, 128, 256, 512)
@@ -91,6 +92,47 @@ def check_replays(ranks: PeerRanks, device: torch.device, num_replays: int) -> i
     torch.cuda.synchronize()
     assert int(num_wrong) == 0, f"{int(num_wrong)} wrong elements"
     return 15 * num_replays
+
+
+def check_begun(ranks: PeerRanks, device: torch.device, num_calls: int = 200) -> int:
+    """Sum large tensors, two at a time, beside products, while ranks lag behind each other at times. Return the number
+    of sums; raises if any element was wrong."""
+    place, begun = ranks.place, list[tuple[int, Callable[[], OpenSum]]]()
+    factor = torch.ones(HIDDEN, HIDDEN, dtype=torch.bfloat16, device=device)
+    num_wrong = torch.zeros((), dtype=torch.int64, device=device)
+
+    def make(rank: int, call: int) -> torch.Tensor:
+        columns = torch.arange((1000 + 37 * call) * HIDDEN, device=device)
+        return ((columns + 13 * rank + 5 * call) % (LARGEST_EXACT // place.size)).bfloat16()
+
+    for call in range(num_calls):
+        if len(begun) == 2:
+            number, finish = begun.pop(0)
+            expected = torch.stack([make(rank, number) for rank in range(place.size)]).sum(0)
+            num_wrong.add_((finish().close() != expected).sum())
+        if call % 31 == place.rank:
+            torch.cuda._sleep(5_000_000)  # type: ignore[no-untyped-call]
+        begun.append((call, ranks.begin_sum(make(place.rank, call))))
+        torch.mm(factor, factor)
+    for _, finish in begun:
+        finish()
+    assert int(num_wrong) == 0, f"{int(num_wrong)} wrong elements"
+    return num_calls
+
+
+def measure_begun(ranks: Ranks, device: torch.device, num_rows: int = 4096) -> float:
+    """Return microseconds of a sum that nothing runs beside, those of this rank."""
+    x, times = torch.zeros(num_rows, HIDDEN, dtype=torch.bfloat16, device=device), list[float]()
+    for _ in range(NUM_REPLAYS):
+        ranks.sum(torch.zeros(1, device=device))
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        start.record()
+        for _ in range(NUM_CALLS):
+            ranks.begin_sum(x)().close()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(start.elapsed_time(end) * 1e3 / NUM_CALLS)
+    return round(median(times[1:]), 1)
 
 
 def record(run: Callable[[], object]) -> torch.cuda.CUDAGraph:
@@ -159,6 +201,9 @@ def run_rank(rank: int, num_ranks: int, folder: str, options: argparse.Namespace
     record: dict[str, Any] = {"gpu": torch.cuda.get_device_name(device), "ranks": num_ranks}
     record["errors"] = check_sums(ranks, device)
     record["sums_in_replays"] = check_replays(ranks, device, options.replays)
+    record["begun_sums"] = check_begun(ranks, device)
+    if is_alone:
+        record["begun_us"] = {"ours": measure_begun(ranks, device), "nccl": measure_begun(nccl, device)}
     lines = [measure_rows(num_rows, ranks, nccl, device) for num_rows in options.rows] if is_alone else []
     record["us"] = lines
     if rank == 0:

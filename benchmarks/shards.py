@@ -34,7 +34,7 @@ from torch.multiprocessing.spawn import spawn
 
 from seesay.checkpoint import resolve_checkpoint
 from seesay.config import EngineConfig
-from seesay.device.ranks import ALONE, Place, Ranks
+from seesay.device.ranks import ALONE, OpenSum, Place, Ranks
 from seesay.device.streams import Stopwatch as GpuStopwatch
 from seesay.device.streams import on_stream
 from seesay.engine.core.loading.resolved_config import resolve
@@ -76,9 +76,9 @@ class SumsByHand:
             total += summand
         return x.copy_(total)
 
-    def begin_sum(self, x: torch.Tensor) -> Callable[[], torch.Tensor]:
+    def begin_sum(self, x: torch.Tensor) -> Callable[[], OpenSum]:
         total = self.sum(x)
-        return lambda: total
+        return lambda: OpenSum(total)
 
     def sum_add(self, x: torch.Tensor, residual: torch.Tensor) -> None:
         residual.add_(self.sum(x))
@@ -107,14 +107,14 @@ class NoExchange:
     def sum(self, x: torch.Tensor) -> torch.Tensor:
         return x
 
-    def begin_sum(self, x: torch.Tensor) -> Callable[[], torch.Tensor]:
-        return lambda: x
+    def begin_sum(self, x: torch.Tensor) -> Callable[[], OpenSum]:
+        return lambda: OpenSum(x)
 
     def sum_add(self, x: torch.Tensor, residual: torch.Tensor) -> None:
         pass
 
     def gather(self, x: torch.Tensor) -> torch.Tensor:
-        return x.repeat(1, self.place.size)
+        return x.new_empty(len(x), self.place.size * x.shape[1])
 
     def broadcast(self, x: torch.Tensor) -> None:
         pass

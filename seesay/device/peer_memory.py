@@ -30,17 +30,18 @@ class _Handle(ctypes.Structure):
 
 
 class PeerMemory:
-    """A piece of memory per rank. addresses: where this process finds each rank's, in their order; 0 if it does not."""
+    """A piece of memory per rank. driver: the functions of CUDA's. addresses: where this process finds each rank's, in
+    their order; 0 if it does not."""
 
     def __init__(self, driver: Any, addresses: list[int], rank: int) -> None:
-        self._driver, self._rank = driver, rank
+        self.driver, self._rank = driver, rank
         self.addresses = addresses
 
     def close(self) -> None:
         """Free the memory. No kernel of any rank may still use it."""
         for rank, address in enumerate(self.addresses):
             if address:
-                free = self._driver.cuMemFree_v2 if rank == self._rank else self._driver.cuIpcCloseMemHandle
+                free = self.driver.cuMemFree_v2 if rank == self._rank else self.driver.cuIpcCloseMemHandle
                 free(ctypes.c_uint64(address))
         self.addresses = []
 
@@ -57,17 +58,17 @@ def open_by_driver(driver: Any, ranks: Ranks, num_bytes: int, device: torch.devi
     """Do this with the CUDA driver's functions. device: where the tensors are that ranks exchange."""
     memory = PeerMemory(driver, [0] * ranks.place.size, ranks.place.rank)
     handle = bytes(_HANDLE_BYTES)
-    problem: _DriverError | None = None
+    problem: DriverError | None = None
     try:
         memory.addresses[ranks.place.rank], handle = _allocate(driver, num_bytes)
-    except _DriverError as error:
+    except DriverError as error:
         problem = error
     for rank, other in enumerate(_exchange(handle, ranks, device)):
         if rank != ranks.place.rank and problem is None:
             try:
                 memory.addresses[rank] = _open(driver, other)
-            except _DriverError as error:
-                problem = _DriverError(f"the memory of rank {rank}: {error}")
+            except DriverError as error:
+                problem = DriverError(f"the memory of rank {rank}: {error}")
     num_failed = int(ranks.sum(torch.tensor([int(problem is not None)], device=device)))
     if not num_failed:
         return memory
@@ -77,26 +78,27 @@ def open_by_driver(driver: Any, ranks: Ranks, num_bytes: int, device: torch.devi
     return None
 
 
-class _DriverError(Exception):
+class DriverError(Exception):
     """A function of the CUDA driver failed."""
 
 
-def _call(function: Callable[..., int], *args: Any) -> None:
+def call_driver(function: Callable[..., int], *args: Any) -> None:
+    """Call a function of the CUDA driver. Raises `DriverError`."""
     status = function(*args)
     if status:
-        raise _DriverError(f"{getattr(function, '__name__', function)} failed with CUDA error {status}")
+        raise DriverError(f"{getattr(function, '__name__', function)} failed with CUDA error {status}")
 
 
 def _allocate(driver: Any, num_bytes: int) -> tuple[int, bytes]:
     """Return the address of memory filled with 0xFF, and the handle by which other processes open it."""
     address, handle = ctypes.c_uint64(), _Handle()
     size = ctypes.c_size_t(-(-num_bytes // _GRANULE_BYTES) * _GRANULE_BYTES)
-    _call(driver.cuMemAlloc_v2, ctypes.byref(address), size)
+    call_driver(driver.cuMemAlloc_v2, ctypes.byref(address), size)
     try:
-        _call(driver.cuMemsetD8_v2, address, ctypes.c_ubyte(0xFF), size)
-        _call(driver.cuCtxSynchronize)
-        _call(driver.cuIpcGetMemHandle, ctypes.byref(handle), address)
-    except _DriverError:
+        call_driver(driver.cuMemsetD8_v2, address, ctypes.c_ubyte(0xFF), size)
+        call_driver(driver.cuCtxSynchronize)
+        call_driver(driver.cuIpcGetMemHandle, ctypes.byref(handle), address)
+    except DriverError:
         driver.cuMemFree_v2(address)
         raise
     return address.value, bytes(handle)
@@ -114,8 +116,8 @@ def _exchange(handle: bytes, ranks: Ranks, device: torch.device) -> list[bytes]:
 
 def _open(driver: Any, handle: bytes) -> int:
     if not any(handle):
-        raise _DriverError("it is on another machine, or has no memory for other ranks")
+        raise DriverError("it is on another machine, or has no memory for other ranks")
     address = ctypes.c_uint64()
     opened = _Handle.from_buffer_copy(handle)
-    _call(driver.cuIpcOpenMemHandle_v2, ctypes.byref(address), opened, ctypes.c_uint(_LAZY_ENABLE_PEER_ACCESS))
+    call_driver(driver.cuIpcOpenMemHandle_v2, ctypes.byref(address), opened, ctypes.c_uint(_LAZY_ENABLE_PEER_ACCESS))
     return address.value

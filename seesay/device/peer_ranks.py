@@ -1,5 +1,5 @@
 """`Ranks` on GPUs that reach each other's memory: small tensors are summed by our own kernels, larger ones through
-other `Ranks`. Importing this module imports no kernels.
+other `Ranks`, or, of two GPUs and beside other work, by copies. Importing this module imports no kernels.
 
 If a rank dies, the kernels of the others wait for it. They give up after about half a minute (PATIENCE in
 `kernels/all_reduce.py`): the process then gets a CUDA error and cannot use its GPU any more. A process can also be
@@ -15,8 +15,9 @@ import torch
 
 from seesay.device.backends import has_kernels
 from seesay.device.cuda import CUDA
+from seesay.device.peer_copies import PeerCopies, try_open_peer_copies
 from seesay.device.peer_memory import PeerMemory, try_open_peer_memory
-from seesay.device.ranks import Ranks
+from seesay.device.ranks import OpenSum, Ranks
 from seesay.device.registry import accelerator_of
 
 if TYPE_CHECKING:
@@ -39,12 +40,15 @@ LIMITS_OF_MANY = Limits(64 << 10, 1 << 20)
 class PeerRanks:
     """Sums small tensors by `sums`; everything else goes through `ranks`, as does what the kernels do not take.
 
-    Calls come from one stream, or from streams that wait for each other. memory: what `close` frees.
+    Calls come from one stream, or from streams that wait for each other. memory: what `close` frees. copies: sums what
+    `begin_sum` gets.
     """
 
-    def __init__(self, ranks: Ranks, sums: PeerSums, memory: PeerMemory | None = None) -> None:
+    def __init__(
+        self, ranks: Ranks, sums: PeerSums, memory: PeerMemory | None = None, copies: PeerCopies | None = None
+    ) -> None:
         self.place, self.sums = ranks.place, sums
-        self._ranks, self._memory = ranks, memory
+        self._ranks, self._memory, self._copies = ranks, memory, copies
         self._limits = LIMITS.get(self.place.size, LIMITS_OF_MANY)
 
     def sum(self, x: torch.Tensor) -> torch.Tensor:
@@ -58,7 +62,9 @@ class PeerRanks:
             self.sums.sum_two_shot(x)
         return x
 
-    def begin_sum(self, x: torch.Tensor) -> Callable[[], torch.Tensor]:
+    def begin_sum(self, x: torch.Tensor) -> Callable[[], OpenSum]:
+        if self._copies is not None and self._copies.can_sum(x):
+            return self._copies.begin(x)
         return self._ranks.begin_sum(x)
 
     def sum_add(self, x: torch.Tensor, residual: torch.Tensor) -> None:
@@ -77,8 +83,9 @@ class PeerRanks:
 
     def close(self) -> None:
         """Free the memory that ranks share, once the kernels of all ranks have ended."""
-        if self._memory is not None:
-            self._memory.close()
+        for part in (self._memory, self._copies):
+            if part is not None:
+                part.close()
 
 
 def open_peer_ranks(ranks: Ranks, device: torch.device) -> Ranks:
@@ -95,4 +102,5 @@ def open_peer_ranks(ranks: Ranks, device: torch.device) -> Ranks:
         return ranks
     addresses = torch.tensor(memory.addresses, device=device)
     counters = torch.zeros(MAX_PROGRAMS, dtype=torch.int32, device=device)
-    return PeerRanks(ranks, PeerSums(addresses, counters, ranks.place.rank), memory)
+    sums = PeerSums(addresses, counters, ranks.place.rank)
+    return PeerRanks(ranks, sums, memory, try_open_peer_copies(ranks, device) if ranks.place.size == 2 else None)

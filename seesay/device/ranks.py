@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     import torch
@@ -32,6 +32,18 @@ ALONE = Place()
 """Nothing is divided."""
 
 
+class OpenSum(NamedTuple):
+    """A sum whose last addition is left to its reader: own + other, rounded once; own alone where there is no other.
+    `own` may be overwritten. The second `begin_sum` behind this one overwrites `other`."""
+
+    own: torch.Tensor
+    other: torch.Tensor | None = None
+
+    def close(self) -> torch.Tensor:
+        """Return the sum, in the place of `own`."""
+        return self.own if self.other is None else self.own.add_(self.other)
+
+
 class Ranks(Protocol):
     """A rank's view of all."""
 
@@ -42,8 +54,9 @@ class Ranks(Protocol):
         """Return the sum over all ranks of x [T, …], the same bits on every rank; x may be overwritten."""
         ...
 
-    def begin_sum(self, x: torch.Tensor) -> Callable[[], torch.Tensor]:
-        """Begin what `sum` does, beside what is queued next, and return what waits for it. x is not used meanwhile."""
+    def begin_sum(self, x: torch.Tensor) -> Callable[[], OpenSum]:
+        """Begin what `sum` does, beside what is queued next, and return what waits for it. x is not used meanwhile. At
+        most two sums are under way."""
         ...
 
     def sum_add(self, x: torch.Tensor, residual: torch.Tensor) -> None:
@@ -72,14 +85,14 @@ class TorchRanks:
         distributed.all_reduce(x, group=self._group)
         return x
 
-    def begin_sum(self, x: torch.Tensor) -> Callable[[], torch.Tensor]:
+    def begin_sum(self, x: torch.Tensor) -> Callable[[], OpenSum]:
         from torch import distributed
 
         work = distributed.all_reduce(x, group=self._group, async_op=True)
 
-        def finish() -> torch.Tensor:
+        def finish() -> OpenSum:
             work.wait()
-            return x
+            return OpenSum(x)
 
         return finish
 
@@ -150,8 +163,8 @@ class Unconnected:
         assert x.is_meta
         return x
 
-    def begin_sum(self, x: torch.Tensor) -> Callable[[], torch.Tensor]:
-        return lambda: self.sum(x)
+    def begin_sum(self, x: torch.Tensor) -> Callable[[], OpenSum]:
+        return lambda: OpenSum(self.sum(x))
 
     def sum_add(self, x: torch.Tensor, residual: torch.Tensor) -> None:
         residual.add_(self.sum(x))

@@ -23,6 +23,7 @@ SPAN = 1024
 @triton.jit(do_not_specialize=["num_rows"])
 def norm_kernel(
     x_ptr,
+    other_ptr,
     residual_ptr,
     weight_ptr,
     out_ptr,
@@ -36,10 +37,11 @@ def norm_kernel(
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
     ADD: tl.constexpr,
+    HAS_OTHER: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
 ):
     """Row i of x is at (i // INNER) · outer_stride + (i % INNER) · inner_stride. ADD: add x to the residual first, and
-    normalize the rounded sum."""
+    normalize the rounded sum. HAS_OTHER: x is the rounded sum of two summands."""
     if IS_DEPENDENT:
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
@@ -48,6 +50,10 @@ def norm_kernel(
     is_inside = (rows < num_rows)[:, None] & (columns < SIZE)[None, :]
     places = ((rows // INNER) * outer_stride + (rows % INNER) * inner_stride)[:, None] + columns[None, :]
     x = tl.load(x_ptr + places, mask=is_inside, other=0.0).to(tl.float32)
+    if HAS_OTHER:
+        own = rows[:, None] * SIZE + columns[None, :]
+        x += tl.load(other_ptr + own, mask=is_inside, other=0.0).to(tl.float32)
+        x = x.to(x_ptr.dtype.element_ty).to(tl.float32)
     if ADD:
         targets = residual_ptr + rows[:, None] * residual_stride + columns[None, :]
         total = (x + tl.load(targets, mask=is_inside, other=0.0).to(tl.float32)).to(residual_ptr.dtype.element_ty)
@@ -125,10 +131,13 @@ def norm(
     weight: torch.Tensor,
     eps: float,
     dtype: torch.dtype | None = None,
+    *,
+    other: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Return the norm of x, or of x + residual (both [T, size]), in `dtype`, by default that of x. The sum is written
-    to the residual."""
+    to the residual. With `other` [T, size], contiguous, x + other, rounded, takes the place of x."""
     size = x.shape[-1]
+    assert other is None or (other.shape == x.shape and other.dtype == x.dtype and other.is_contiguous())
     if x.dim() not in (2, 3) or x.stride(-1) != 1:
         x = x.reshape(-1, size).contiguous()
     out = torch.empty(x.shape, dtype=dtype or x.dtype, device=x.device)
@@ -139,6 +148,7 @@ def norm(
     rows = 1 if 2 * block > MAX_NORM_TILE else MAX_NORM_TILE // block
     norm_kernel[(-(-num_rows // rows),)](
         x,
+        x if other is None else other,
         x if residual is None else residual,
         weight,
         out,
@@ -152,6 +162,7 @@ def norm(
         ROWS=rows,
         BLOCK=block,
         ADD=residual is not None,
+        HAS_OTHER=other is not None,
         IS_DEPENDENT=is_dependent,
         num_warps=4 if block * rows <= 2048 else 8 if block <= 8192 else 16,
         **nvidia_options(launch_pdl=is_dependent),

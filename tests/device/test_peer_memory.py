@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from seesay.device.peer_memory import open_by_driver
-from seesay.device.ranks import Place
+from seesay.device.ranks import OpenSum, Place
 
 CPU = torch.device("cpu")
 OWN, PEER = 0x1000, 0x2000
@@ -80,7 +80,7 @@ class Ranks:
     def sum(self, x: torch.Tensor) -> torch.Tensor:
         return x + self._num_failed
 
-    def begin_sum(self, x: torch.Tensor) -> Callable[[], torch.Tensor]:
+    def begin_sum(self, x: torch.Tensor) -> Callable[[], OpenSum]:
         raise AssertionError
 
     def sum_add(self, x: torch.Tensor, residual: torch.Tensor) -> None:

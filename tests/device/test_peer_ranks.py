@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from seesay.device.peer_ranks import LIMITS, LIMITS_OF_MANY, PeerRanks, open_peer_ranks
-from seesay.device.ranks import ALONE, Place, Ranks
+from seesay.device.ranks import ALONE, OpenSum, Place, Ranks
 
 
 class Calls:
@@ -23,9 +23,9 @@ class Calls:
         self.names.append("sum")
         return x
 
-    def begin_sum(self, x: torch.Tensor) -> Callable[[], torch.Tensor]:
+    def begin_sum(self, x: torch.Tensor) -> Callable[[], OpenSum]:
         self.names.append("begin_sum")
-        return lambda: x
+        return lambda: OpenSum(x)
 
     def sum_add(self, x: torch.Tensor, residual: torch.Tensor) -> None:
         raise AssertionError("it is made of sums")

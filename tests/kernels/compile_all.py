@@ -99,6 +99,7 @@ def call_rows(dtype: torch.dtype) -> None:
     x, weight = empty(40, HIDDEN, dtype=dtype), empty(HIDDEN, dtype=dtype)
     token_kernels.norm(x, None, weight, 1e-6)
     token_kernels.norm(x, x, weight, 1e-6)
+    token_kernels.norm(x, x, weight, 1e-6, other=x)
     token_kernels.norm(empty(40, HEADS, 128, dtype=dtype), None, empty(128, dtype=dtype), 1e-6)
     token_kernels.act_and_mul(empty(40, 2 * INNER, dtype=dtype), "silu")
     token_kernels.scatter(x, empty(8, dtype=int64), empty(8, HIDDEN, dtype=dtype))

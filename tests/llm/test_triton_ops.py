@@ -63,6 +63,11 @@ def test_norm_alone_and_with_the_sum(
     normed = ops.rms_norm(x, weight, 1e-6, residual=residual)
     assert_close(residual, total)
     assert_close(normed, norm_exactly(residual, weight))
+    other, before = random(num_tokens, size, dtype=dtype, seed=3), residual.clone()
+    summed = x + other
+    normed = ops.rms_norm(x.clone(), weight, 1e-6, residual=residual, other=other)
+    assert torch.equal(residual, (before.float() + summed.float()).to(dtype))
+    assert_close(normed, norm_exactly(residual, weight))
 
 
 @runs_here

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import torch
 
-from seesay.device.ranks import Place, Ranks
+from seesay.device.ranks import OpenSum, Place, Ranks
 
 T = TypeVar("T")
 
@@ -30,9 +30,9 @@ class ThreadRanks:
     def sum(self, x: torch.Tensor) -> torch.Tensor:
         return torch.stack(self._exchange("sum", x)).sum(0)
 
-    def begin_sum(self, x: torch.Tensor) -> Callable[[], torch.Tensor]:
-        total = self.sum(x)
-        return lambda: total
+    def begin_sum(self, x: torch.Tensor) -> Callable[[], OpenSum]:
+        *summands, last = self._exchange("sum", x)
+        return lambda: OpenSum(torch.stack(summands).sum(0), last)
 
     def sum_add(self, x: torch.Tensor, residual: torch.Tensor) -> None:
         residual.add_(self.sum(x))

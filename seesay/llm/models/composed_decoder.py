@@ -35,6 +35,7 @@ from seesay.llm.models.mixers.attention import AttentionStep
 from seesay.llm.models.mixers.rotary import Rotary
 from seesay.llm.models.norm import make_norm
 from seesay.llm.models.projection import PROJECTION, make_projections
+from seesay.llm.models.residual import LayerDelta, settle
 from seesay.llm.models.spec import AlibiSpec, DecoderConfig, QueryGrowth
 from seesay.llm.ops import pick_ops
 from seesay.llm.ops.state_plan import make_state_plan
@@ -272,14 +273,14 @@ class ComposedDecoder:
             self._run_few(residual, inputs, layers, caches, step)
             return None, residual, wanted
         last_wanted = self._find_picked(inputs, wanted)
-        delta = None
+        delta: LayerDelta = None
         for number, (layer, cache) in enumerate(zip(layers, caches, strict=True), 1):
             picked = last_wanted if number == len(layers) else None
             delta, residual = layer.run(delta, residual, cache, step, picked)
             if picked is None:
                 self._add_deep(residual, inputs, number - 1)
-                self._keep(number, residual, delta)
-        return delta, residual, None if last_wanted is not None else wanted
+                delta = self._keep(number, residual, delta)
+        return settle(delta), residual, None if last_wanted is not None else wanted
 
     def _find_picked(self, inputs: ModelInput, wanted: torch.Tensor | None) -> torch.Tensor | None:
         """Return the tokens that the last layer computes alone; None for all. Rows of media are numbered among all."""
@@ -301,9 +302,13 @@ class ComposedDecoder:
             self._add_deep(residual, inputs, index)
             self._keep(index + 1, residual)
 
-    def _keep(self, place: int, residual: torch.Tensor, delta: torch.Tensor | None = None) -> None:
-        if self.layer_states is not None:
-            self.layer_states.take(place, residual, delta)
+    def _keep(self, place: int, residual: torch.Tensor, delta: LayerDelta = None) -> LayerDelta:
+        """Return what is still to be added to the residual stream before layer `place`, which may be wanted."""
+        if self.layer_states is None:
+            return delta
+        added = settle(delta)
+        self.layer_states.take(place, residual, added)
+        return added
 
     # --- stage by stage -----------------------------------------------------------------------------------------------
 
@@ -348,7 +353,8 @@ class ComposedDecoder:
 
     def forward_layer(self, index: int, residual: torch.Tensor, inputs: ModelInput, cache: LayerCache) -> torch.Tensor:
         """Return the residual stream behind layer `index`. `residual` [T, hidden] is changed."""
-        delta, residual = self._layers[index].run(None, residual, cache, self._begin_step(inputs))
+        found, residual = self._layers[index].run(None, residual, cache, self._begin_step(inputs))
+        delta = settle(found)
         self._add_deep(residual, inputs, index)
         return residual if delta is None else residual.add_(delta)
 

@@ -31,7 +31,7 @@ from seesay.llm.models.layer import Layer, make_mixer
 from seesay.llm.models.layer_states import LayerStates
 from seesay.llm.models.mixers.attention import AttentionStep
 from seesay.llm.models.norm import make_norm
-from seesay.llm.models.residual import Joint, multiply_few
+from seesay.llm.models.residual import Joint, LayerDelta, multiply_few
 from seesay.llm.models.state_decoder import StateDecoder
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class JoinedLayer:
 
     def run(
         self,
-        delta: torch.Tensor | None,
+        delta: LayerDelta,
         residual: torch.Tensor,
         cache: LayerCache,
         step: AttentionStep,

@@ -13,7 +13,7 @@ from seesay.device.linear.expert_linear import ExpertLinear
 from seesay.device.linear.linear import Linear
 from seesay.llm.models.decoder import RowSplit
 from seesay.llm.models.division import Division
-from seesay.llm.models.norm import NoNorm, Norm, RmsNorm
+from seesay.llm.models.norm import Delta, NoNorm, Norm, RmsNorm
 from seesay.llm.models.residual import Joint
 from seesay.llm.models.spec import ExpertsSpec, FeedForwardSpec, StackingSpec
 from seesay.llm.ops import Ops
@@ -92,9 +92,7 @@ class Experts:
                 self._shared_gate = Linear(hidden_size, 1, bias=False, is_quantizable=False)
                 self.linears = {**self.linears, "mlp.shared_expert_gate": self._shared_gate}
 
-    def run(
-        self, norm: Norm, delta: torch.Tensor | None, residual: torch.Tensor, rows: RowSplit | None
-    ) -> torch.Tensor:
+    def run(self, norm: Norm, delta: Delta, residual: torch.Tensor, rows: RowSplit | None) -> torch.Tensor:
         x = norm.add(delta, residual)
         if not len(x):  # behind the last layer, a step of a prompt's middle needs nothing
             return x
@@ -171,9 +169,7 @@ class SplitExperts:
         self.weights: tuple[Weight, ...] = (*text.weights, *media.weights)
         self.linears: Mapping[str, Linear] = {**media.linears, **text.linears}
 
-    def run(
-        self, norm: Norm, delta: torch.Tensor | None, residual: torch.Tensor, rows: RowSplit | None
-    ) -> torch.Tensor:
+    def run(self, norm: Norm, delta: Delta, residual: torch.Tensor, rows: RowSplit | None) -> torch.Tensor:
         if rows is None:
             return self._text.run(norm, delta, residual, None)
         x = norm.add(delta, residual)

@@ -20,7 +20,7 @@ from seesay.llm.models.decoder import RowSplit
 from seesay.llm.models.division import Division
 from seesay.llm.models.experts import Experts, SplitExperts
 from seesay.llm.models.media_rows import SplitLinear
-from seesay.llm.models.norm import Norm
+from seesay.llm.models.norm import Delta, Norm
 from seesay.llm.models.residual import Joint
 from seesay.llm.models.spec import FeedForwardKind, FeedForwardSpec, MediaRowsSpec
 from seesay.llm.ops import Activation, Ops
@@ -34,9 +34,7 @@ class FeedForward(Protocol):
     linears: Mapping[str, Linear]
     weights: tuple[Weight, ...]
 
-    def run(
-        self, norm: Norm, delta: torch.Tensor | None, residual: torch.Tensor, rows: RowSplit | None
-    ) -> torch.Tensor:
+    def run(self, norm: Norm, delta: Delta, residual: torch.Tensor, rows: RowSplit | None) -> torch.Tensor:
         """Add `delta` to the residual stream [T, hidden] in place, and return the output [T, hidden] for its norm.
         rows: those of media; None where there are none."""
         ...
@@ -82,9 +80,7 @@ class GatedFeedForward:
             for start in ((size, 0) if spec.has_up_first else (0, size))
         ]
 
-    def run(
-        self, norm: Norm, delta: torch.Tensor | None, residual: torch.Tensor, rows: RowSplit | None
-    ) -> torch.Tensor:
+    def run(self, norm: Norm, delta: Delta, residual: torch.Tensor, rows: RowSplit | None) -> torch.Tensor:
         if rows is None and self._gate_scale == 1.0 and self._gate_up.text.gated is not None:
             return self._down(self._gate_up.text.gated(norm.add(delta, residual), self._activation), rows)
         x = self._scale(self._gate_up.multiply(norm, delta, residual, rows))
@@ -127,9 +123,7 @@ class PlainFeedForward:
         self._down = _make_down(f"{path}.down_proj", hidden_size, spec, media, division)
         self.linears: Mapping[str, Linear] = {**self._up.linears, **self._down.linears}
 
-    def run(
-        self, norm: Norm, delta: torch.Tensor | None, residual: torch.Tensor, rows: RowSplit | None
-    ) -> torch.Tensor:
+    def run(self, norm: Norm, delta: Delta, residual: torch.Tensor, rows: RowSplit | None) -> torch.Tensor:
         return self._down(self._activate(self._up.multiply(norm, delta, residual, rows)), rows)
 
     def run_few(self, norm: Norm, x: torch.Tensor, joint: Joint, residual: torch.Tensor) -> None:

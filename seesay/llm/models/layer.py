@@ -25,7 +25,7 @@ from seesay.llm.models.mixers.latent_attention import LatentAttention
 from seesay.llm.models.mixers.short_convolution import ShortConvolution
 from seesay.llm.models.mixers.state_space import StateSpace
 from seesay.llm.models.norm import NoNorm, Norm, make_norm
-from seesay.llm.models.residual import Joint, multiply_few
+from seesay.llm.models.residual import Joint, LayerDelta, Piece, Pieces, multiply_few, settle
 from seesay.llm.models.spec import DecoderConfig
 from seesay.llm.ops import Ops
 
@@ -42,14 +42,13 @@ class Layer(Protocol):
 
     def run(
         self,
-        delta: torch.Tensor | None,
+        delta: LayerDelta,
         residual: torch.Tensor,
         cache: LayerCache,
         step: AttentionStep,
         wanted: torch.Tensor | None = None,
-    ) -> tuple[torch.Tensor | None, torch.Tensor]:
-        """`delta` [T, hidden] is what the layer before adds to `residual`; returns what this layer adds, and to what;
-        None where it has added all itself.
+    ) -> tuple[LayerDelta, torch.Tensor]:
+        """`delta` [T, hidden] is what the layer before adds to `residual`; returns what this layer adds, and to what.
 
         wanted int64 [N]: the tokens that are needed after this layer. All others only leave keys and values. Not in
         steps with rows of media.
@@ -112,33 +111,36 @@ class SequentialLayer(_Parts):
 
     def run(
         self,
-        delta: torch.Tensor | None,
+        delta: LayerDelta,
         residual: torch.Tensor,
         cache: LayerCache,
         step: AttentionStep,
         wanted: torch.Tensor | None = None,
-    ) -> tuple[torch.Tensor | None, torch.Tensor]:
+    ) -> tuple[LayerDelta, torch.Tensor]:
         attention = self._attention
-        x = attention.attend(attention.qkv.multiply(self._input_norm, delta, residual, step.rows), cache, step)
+        x = attention.attend(self._project(delta, residual, step), cache, step)
         if wanted is not None:
             x, residual = x.index_select(0, wanted), residual.index_select(0, wanted)
         if step.rows is None and not step.is_adapted and self._attended.has_pieces(len(x)):
-            self._run_in_pieces(x, residual)
-            return None, residual
-        delta = self._attended.prepare(attention.out(x, step.rows))
-        made = self._feed_forward.run(self._inner_norm, delta, residual, step.rows)
+            return self._run_in_pieces(x, residual), residual
+        added = self._attended.prepare(attention.out(x, step.rows))
+        made = self._feed_forward.run(self._inner_norm, added, residual, step.rows)
         return self._made.prepare(made), residual
 
-    def _run_in_pieces(self, x: torch.Tensor, residual: torch.Tensor) -> None:
+    def _project(self, delta: LayerDelta, residual: torch.Tensor, step: AttentionStep) -> torch.Tensor:
+        """Add `delta` to the residual stream, and return attention's input."""
+        qkv, norm = self._attention.qkv, self._input_norm
+        if not isinstance(delta, Pieces):
+            return qkv.multiply(norm, delta, residual, step.rows)
+        return torch.cat([qkv.multiply(norm, found, piece, step.rows) for found, piece in delta.waited()])
+
+    def _run_in_pieces(self, x: torch.Tensor, residual: torch.Tensor) -> Pieces:
         """Compute two pieces of the tokens in turn behind attention, each while the ranks sum up the other's output."""
-        pieces = residual.chunk(2)
         attended = [self._attended.begin(self._attention.out(piece, None)) for piece in x.chunk(2)]
-        made = [
-            self._made.begin(self._feed_forward.run(self._inner_norm, finish(), piece, None))
-            for finish, piece in zip(attended, pieces, strict=True)
-        ]
-        for finish, piece in zip(made, pieces, strict=True):
-            piece.add_(finish())
+        return Pieces(
+            Piece(piece, self._made.begin(self._feed_forward.run(self._inner_norm, finish(), piece, None)))
+            for finish, piece in zip(attended, residual.chunk(2), strict=True)
+        )
 
     def run_few(self, residual: torch.Tensor, cache: LayerCache, step: AttentionStep) -> None:
         attention = self._attention
@@ -159,18 +161,18 @@ class HybridLayer(SequentialLayer):
 
     def run(
         self,
-        delta: torch.Tensor | None,
+        delta: LayerDelta,
         residual: torch.Tensor,
         cache: LayerCache,
         step: AttentionStep,
         wanted: torch.Tensor | None = None,
-    ) -> tuple[torch.Tensor | None, torch.Tensor]:
-        normed = self._input_norm.add(delta, residual)
+    ) -> tuple[LayerDelta, torch.Tensor]:
+        normed = self._input_norm.add(settle(delta), residual)
         x, y = (part.attend(part.qkv(normed, step.rows), cache, step) for part in (self._attention, self._beside))
         if wanted is not None:
             x, y, residual = (part.index_select(0, wanted) for part in (x, y, residual))
-        delta = self._add_up(self._attention.out(x, step.rows), self._beside.out(y, step.rows))
-        return self._made.prepare(self._feed_forward.run(self._inner_norm, delta, residual, step.rows)), residual
+        added = self._add_up(self._attention.out(x, step.rows), self._beside.out(y, step.rows))
+        return self._made.prepare(self._feed_forward.run(self._inner_norm, added, residual, step.rows)), residual
 
     def run_few(self, residual: torch.Tensor, cache: LayerCache, step: AttentionStep) -> None:
         normed, parts = self._input_norm(residual), (self._attention, self._beside)
@@ -201,13 +203,13 @@ class MixerLayer:
 
     def run(
         self,
-        delta: torch.Tensor | None,
+        delta: LayerDelta,
         residual: torch.Tensor,
         cache: LayerCache,
         step: AttentionStep,
         wanted: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        x = self._mixer.attend(self._mixer.qkv.multiply(self._norm, delta, residual, step.rows), cache, step)
+        x = self._mixer.attend(self._mixer.qkv.multiply(self._norm, settle(delta), residual, step.rows), cache, step)
         if wanted is not None:
             x, residual = x.index_select(0, wanted), residual.index_select(0, wanted)
         return self._joint.prepare(self._mixer.out(x, step.rows)), residual
@@ -237,17 +239,18 @@ class FeedForwardLayer:
 
     def run(
         self,
-        delta: torch.Tensor | None,
+        delta: LayerDelta,
         residual: torch.Tensor,
         cache: LayerCache,
         step: AttentionStep,
         wanted: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         del cache
+        added = settle(delta)
         if wanted is not None:
-            delta = None if delta is None else delta.index_select(0, wanted)
+            added = None if added is None else added.index_select(0, wanted)
             residual = residual.index_select(0, wanted)
-        return self._joint.prepare(self._feed_forward.run(self._norm, delta, residual, step.rows)), residual
+        return self._joint.prepare(self._feed_forward.run(self._norm, added, residual, step.rows)), residual
 
     def run_few(self, residual: torch.Tensor, cache: LayerCache, step: AttentionStep) -> None:
         del cache, step
@@ -275,14 +278,14 @@ class ParallelLayer(_Parts):
 
     def run(
         self,
-        delta: torch.Tensor | None,
+        delta: LayerDelta,
         residual: torch.Tensor,
         cache: LayerCache,
         step: AttentionStep,
         wanted: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         attention = self._attention
-        normed = self._input_norm.add(delta, residual)
+        normed = self._input_norm.add(settle(delta), residual)
         x = attention.attend(attention.qkv(normed, step.rows), cache, step)
         if wanted is not None:
             x, residual = x.index_select(0, wanted), residual.index_select(0, wanted)

@@ -15,6 +15,7 @@ from seesay.llm.models.division import Division
 from seesay.llm.models.feed_forward import make_feed_forward
 from seesay.llm.models.mixers.attention import AttentionStep
 from seesay.llm.models.norm import make_norm
+from seesay.llm.models.residual import LayerDelta, settle
 from seesay.llm.models.spec import DecoderConfig
 from seesay.llm.ops import Ops
 
@@ -48,20 +49,21 @@ class MediaLayer:
 
     def run(
         self,
-        delta: torch.Tensor | None,
+        delta: LayerDelta,
         residual: torch.Tensor,
         cache: LayerCache,
         step: AttentionStep,
         wanted: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor | None, torch.Tensor]:
+        added = settle(delta)
         if step.media is not None:
-            residual = residual if delta is None else residual.add_(delta)
+            residual = residual if added is None else residual.add_(added)
             self.run_few(residual, cache, step)
-            delta = None
+            added = None
         if wanted is not None:
-            delta = None if delta is None else delta.index_select(0, wanted)
+            added = None if added is None else added.index_select(0, wanted)
             residual = residual.index_select(0, wanted)
-        return delta, residual
+        return added, residual
 
     def run_few(self, residual: torch.Tensor, cache: LayerCache, step: AttentionStep) -> None:
         del cache  # it is some other layer's

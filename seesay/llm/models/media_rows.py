@@ -14,7 +14,7 @@ import torch
 from seesay.checkpoint.parts import Source
 from seesay.device.linear.linear import Linear
 from seesay.llm.models.decoder import RowSplit
-from seesay.llm.models.norm import Norm
+from seesay.llm.models.norm import Delta, Norm
 from seesay.llm.models.spec import MediaRowsSpec
 
 
@@ -71,9 +71,7 @@ class SplitLinear:
             return self.text(x)
         return self._media.compute(self.text, x, rows)
 
-    def multiply(
-        self, norm: Norm, delta: torch.Tensor | None, residual: torch.Tensor, rows: RowSplit | None
-    ) -> torch.Tensor:
+    def multiply(self, norm: Norm, delta: Delta, residual: torch.Tensor, rows: RowSplit | None) -> torch.Tensor:
         """Add `delta` to the residual in place, and return the output for the norm of the sum."""
         if rows is None or self._media is None:
             return norm.multiply(self.text, delta, residual)

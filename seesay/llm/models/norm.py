@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import torch
 import torch.nn.functional as F
 
 from seesay.checkpoint.parts import Weight, plain_weight
 from seesay.device.linear.linear import Linear
+from seesay.device.ranks import OpenSum
 from seesay.llm.models.spec import NormSpec
 from seesay.llm.ops import Activation, Ops
+
+Delta: TypeAlias = torch.Tensor | OpenSum | None
+"""What is added to the residual stream before a norm."""
 
 
 class Norm(Protocol):
@@ -23,11 +27,11 @@ class Norm(Protocol):
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor: ...
 
-    def add(self, delta: torch.Tensor | None, residual: torch.Tensor) -> torch.Tensor:
+    def add(self, delta: Delta, residual: torch.Tensor) -> torch.Tensor:
         """Add `delta` to the residual in place, and return the norm of the sum."""
         ...
 
-    def multiply(self, linear: Linear, delta: torch.Tensor | None, residual: torch.Tensor) -> torch.Tensor:
+    def multiply(self, linear: Linear, delta: Delta, residual: torch.Tensor) -> torch.Tensor:
         """Add `delta` to the residual in place, and return the layer's output for the norm of the sum."""
         ...
 
@@ -38,6 +42,11 @@ class Norm(Protocol):
     def multiply_gated(self, linear: Linear, x: torch.Tensor, activation: Activation) -> torch.Tensor:
         """Return activation(first half) · second half of the layer's output for the norm of x, which has a few rows."""
         ...
+
+
+def close(delta: Delta) -> torch.Tensor | None:
+    """Return what is added, as one tensor."""
+    return delta.close() if isinstance(delta, OpenSum) else delta
 
 
 class RmsNorm:
@@ -59,16 +68,17 @@ class RmsNorm:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return self._ops.rms_norm(x, self._weight.data, self._eps)
 
-    def add(self, delta: torch.Tensor | None, residual: torch.Tensor) -> torch.Tensor:
+    def add(self, delta: Delta, residual: torch.Tensor) -> torch.Tensor:
         if delta is None:
             return self(residual)
-        return self._ops.rms_norm(delta, self._weight.data, self._eps, residual=residual)
+        x, other = delta if isinstance(delta, OpenSum) else OpenSum(delta)
+        return self._ops.rms_norm(x, self._weight.data, self._eps, residual=residual, other=other)
 
-    def multiply(self, linear: Linear, delta: torch.Tensor | None, residual: torch.Tensor) -> torch.Tensor:
+    def multiply(self, linear: Linear, delta: Delta, residual: torch.Tensor) -> torch.Tensor:
         if linear.quantized is None:
             return linear(self.add(delta, residual))
         form, multiply = linear.quantized
-        weight, eps = self._weight.data, self._eps
+        weight, eps, delta = self._weight.data, self._eps, close(delta)
         if delta is None:
             return multiply(self._ops.quantize_norm(residual, None, weight, eps, form))
         return multiply(self._ops.quantize_norm(delta, residual, weight, eps, form))
@@ -95,10 +105,11 @@ class _Apart:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         raise NotImplementedError
 
-    def add(self, delta: torch.Tensor | None, residual: torch.Tensor) -> torch.Tensor:
-        return self(residual if delta is None else residual.add_(delta))
+    def add(self, delta: Delta, residual: torch.Tensor) -> torch.Tensor:
+        found = close(delta)
+        return self(residual if found is None else residual.add_(found))
 
-    def multiply(self, linear: Linear, delta: torch.Tensor | None, residual: torch.Tensor) -> torch.Tensor:
+    def multiply(self, linear: Linear, delta: Delta, residual: torch.Tensor) -> torch.Tensor:
         return linear(self.add(delta, residual))
 
     def multiply_few(self, linear: Linear, x: torch.Tensor) -> torch.Tensor:

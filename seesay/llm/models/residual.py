@@ -6,16 +6,49 @@ a layer.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, TypeAlias
 
 import torch
 
 from seesay.device.linear.linear import Linear
-from seesay.device.ranks import Ranks
+from seesay.device.ranks import OpenSum, Ranks
 from seesay.llm.models.norm import Norm
 
 MIN_PIECE_TOKENS = 1024
 """Least tokens whose sum over the ranks is worth a call of its own."""
+
+
+class Piece(NamedTuple):
+    """Some rows of the residual stream, and what waits for the ranks' sum that is to be added to them."""
+
+    residual: torch.Tensor
+    finish: Callable[[], torch.Tensor | OpenSum]
+
+
+class Pieces(tuple[Piece, ...]):
+    """What a layer adds to the residual stream, piece by piece: while the next layer computes the first one, the ranks
+    sum up the last."""
+
+    __slots__ = ()
+
+    def waited(self) -> Iterator[tuple[torch.Tensor | OpenSum, torch.Tensor]]:
+        """Yield what is added to each piece of the residual stream, and that piece."""
+        for piece in self:
+            yield piece.finish(), piece.residual
+
+
+LayerDelta: TypeAlias = torch.Tensor | Pieces | None
+"""What a layer adds to the residual stream behind it; None where it has added it."""
+
+
+def settle(delta: LayerDelta) -> torch.Tensor | None:
+    """Add pieces to the residual stream; anything else is returned as it is."""
+    if not isinstance(delta, Pieces):
+        return delta
+    for found, residual in delta.waited():
+        residual.add_(found.close() if isinstance(found, OpenSum) else found)
+    return None
 
 
 class Joint:
@@ -45,11 +78,13 @@ class Joint:
         is computed."""
         return self._ranks is not None and num_tokens >= 2 * MIN_PIECE_TOKENS
 
-    def begin(self, output: torch.Tensor) -> Callable[[], torch.Tensor]:
+    def begin(self, output: torch.Tensor) -> Callable[[], torch.Tensor | OpenSum]:
         """Begin what `prepare` does, beside what is queued next, and return what waits for it."""
         assert self._ranks is not None
         finish_sum = self._ranks.begin_sum(output)
-        return lambda: self._finish(finish_sum())
+        if self._norm is None and self._scale == 1.0:
+            return finish_sum
+        return lambda: self._finish(finish_sum().close())
 
     def _finish(self, output: torch.Tensor) -> torch.Tensor:
         if self._norm is not None:

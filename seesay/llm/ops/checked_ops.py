@@ -94,8 +94,11 @@ def _norm(ops: Ops, like: torch.Tensor) -> list[torch.Tensor]:
 
 
 def _add_and_norm(ops: Ops, like: torch.Tensor) -> list[torch.Tensor]:
-    residual = _draw(5, _HIDDEN, like=like)
-    return [ops.rms_norm(_draw(5, _HIDDEN, like=like), _draw(_HIDDEN, like=like), 1e-6, residual=residual), residual]
+    found: list[torch.Tensor] = []
+    for other in (None, _draw(5, _HIDDEN, like=like)):
+        x, residual = _draw(5, _HIDDEN, like=like), _draw(5, _HIDDEN, like=like)
+        found += [ops.rms_norm(x, _draw(_HIDDEN, like=like), 1e-6, residual=residual, other=other), residual]
+    return found
 
 
 def _activate(ops: Ops, like: torch.Tensor) -> list[torch.Tensor]:

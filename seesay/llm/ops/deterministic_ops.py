@@ -22,8 +22,15 @@ class DeterministicOps(TorchOps):
     """The operations of `TorchOps`, with the same bits for a token whatever tokens are computed beside it."""
 
     def rms_norm(
-        self, x: torch.Tensor, weight: torch.Tensor, eps: float, *, residual: torch.Tensor | None = None
+        self,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        eps: float,
+        *,
+        residual: torch.Tensor | None = None,
+        other: torch.Tensor | None = None,
     ) -> torch.Tensor:
+        x = x if other is None else x.add_(other)
         x = x if residual is None else residual.add_(x)
         if not len(x):
             return super().rms_norm(x, weight, eps)

@@ -95,10 +95,17 @@ class Ops(Protocol):
     most_tokens_alone: ClassVar[int]
 
     def rms_norm(
-        self, x: torch.Tensor, weight: torch.Tensor, eps: float, *, residual: torch.Tensor | None = None
+        self,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        eps: float,
+        *,
+        residual: torch.Tensor | None = None,
+        other: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """x / sqrt(mean(x²) + eps) · weight over the last axis (Zhang & Sennrich 2019). With a residual [T, hidden],
-        x is added to that in place, and the norm is that of the sum."""
+        x is added to that in place, and the norm is that of the sum; with another summand, like x, which may be
+        overwritten, x + other is, rounded once."""
 
     def act_and_mul(self, x: torch.Tensor, activation: Activation) -> torch.Tensor:
         """activation(first half) · second half of the last axis."""

@@ -96,8 +96,15 @@ class TorchOps:
         self._kept = DecodeKVCopy()
 
     def rms_norm(
-        self, x: torch.Tensor, weight: torch.Tensor, eps: float, *, residual: torch.Tensor | None = None
+        self,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        eps: float,
+        *,
+        residual: torch.Tensor | None = None,
+        other: torch.Tensor | None = None,
     ) -> torch.Tensor:
+        x = x if other is None else x.add_(other)
         return rms_norm(x if residual is None else residual.add_(x), weight, eps)
 
     def rotate(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:

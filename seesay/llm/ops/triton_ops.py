@@ -32,12 +32,19 @@ class TritonOps:
     most_tokens_alone: ClassVar[int] = MAX_ALONE
 
     def rms_norm(
-        self, x: torch.Tensor, weight: torch.Tensor, eps: float, *, residual: torch.Tensor | None = None
+        self,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        eps: float,
+        *,
+        residual: torch.Tensor | None = None,
+        other: torch.Tensor | None = None,
     ) -> torch.Tensor:
         if residual is None:
+            assert other is None
             return token_kernels.norm(x, None, weight, eps).view_as(x)
         assert x.dim() == residual.dim() == 2 and x.stride(1) == residual.stride(1) == 1
-        return token_kernels.norm(x, residual, weight, eps)
+        return token_kernels.norm(x, residual, weight, eps, other=other)
 
     def act_and_mul(self, x: torch.Tensor, activation: Activation) -> torch.Tensor:
         return token_kernels.act_and_mul(x, activation)
