@@ -18,12 +18,15 @@ MAX_LEXER_STATES = 50_000
 LEXER_FUEL = 3_000_000
 """What the lexer of a grammar may spend on finding out whether a text can still end, in parts of expressions: 0.1 s.
 With less, it forbids texts that match a pattern beside a large `maxLength`."""
+MAX_ROW_ITEMS = 20_000
+"""Most ways to go on that a grammar has behind one text: an object has four for each optional property."""
 _MAX_WORDS = 8
 """Of a mask, that are looked at to find a choice of characters."""
 _MAX_FORCED_BYTES = 4096
 """Of a longer forced text the beginning is cut into tokens."""
 NO_FORCING = '%llguidance {"no_forcing": true}\n'
 UNSATISFIABLE = "it allows no value: "
+TOO_AMBIGUOUS = "the grammar takes too much for one token, make it less ambiguous"
 NO_BEGINNING = "no token of this model can begin an answer that it allows"
 
 
@@ -105,7 +108,12 @@ def compile_program(table: TokenTable, source: str, *, forces: bool = True) -> A
     choice about the text, it leaves none about the tokens. Raises ValueError for a program with a fault."""
     from llguidance import LLMatcher, LLParserLimits
 
-    limits = LLParserLimits(initial_lexer_fuel=LEXER_FUEL, max_lexer_states=MAX_LEXER_STATES, verbose_errors=False)
+    limits = LLParserLimits(
+        max_items_in_row=MAX_ROW_ITEMS,
+        initial_lexer_fuel=LEXER_FUEL,
+        max_lexer_states=MAX_LEXER_STATES,
+        verbose_errors=False,
+    )
     grammar = LLMatcher.grammar_from_lark(source if forces else NO_FORCING + source)
     matcher = LLMatcher(table.tokenizer, grammar, log_level=0, limits=limits)
     if matcher.is_error():
@@ -131,4 +139,9 @@ def find_fault(table: TokenTable, matcher: Any) -> str:
     if beginning.is_error() and "NoExtension" not in beginning.get_error():
         return explain(beginning.get_error())
     mask[table.eos_token_id // 8] &= ~(1 << table.eos_token_id % 8)
-    return "" if is_complete or (any(mask) and not beginning.is_error()) else NO_BEGINNING
+    if beginning.is_error() or not any(mask):
+        return "" if is_complete else NO_BEGINNING
+    place = next(place for place, bits in enumerate(mask) if bits)
+    if beginning.consume_token(8 * place + (mask[place] & -mask[place]).bit_length() - 1):
+        return ""
+    return f"{TOO_AMBIGUOUS}: {explain(beginning.get_error())}"

@@ -10,12 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from seesay.errors import ErrorCode, RequestError
-from seesay.grammars.compile import TokenTable, explain
+from seesay.grammars.compile import TOO_AMBIGUOUS, TokenTable, explain
 
 Ids = npt.NDArray[np.int64]
 Words = npt.NDArray[np.int32]
 _MAX_FORCED = 256
 """Of a longer forced text, the next tokens are announced when these are there."""
+_NOT_ALLOWED = ("doesn't satisfy the grammar", "parser stopped")
 
 
 class Matcher:
@@ -89,6 +90,7 @@ class Matcher:
             if is_consumed is None:
                 is_consumed = token_id != self._end and inner.consume_token(token_id)
             if not is_consumed:
+                self._check_limits()
                 raise ValueError(f"the grammar does not allow token {token_id} after {self._num_accepted} tokens")
             self._num_accepted += 1
             if forced:
@@ -100,15 +102,8 @@ class Matcher:
         `RequestError` where the grammar takes too much."""
         if self.forced:
             return allow_only(words, self.forced[:1])
+        self._check_limits()
         inner = self._inner
-        if inner.is_error():
-            self._on_error()
-            why = explain(inner.get_error())
-            raise RequestError(
-                ErrorCode.INVALID_REQUEST,
-                f"response_format: the grammar takes too much for one token, make it less ambiguous: {why}",
-                "response_format",
-            )
         if self._forces and not self._table.leaves_choice(words) and (found := inner.compute_ff_tokens()):
             self.forced = tuple(found[:_MAX_FORCED])
             return allow_only(words, self.forced[:1])
@@ -116,6 +111,15 @@ class Matcher:
             set_bits(words, (self._end,), allowed=False)
             set_bits(words, self._stop_token_ids, allowed=True)
         return True
+
+    def _check_limits(self) -> None:
+        """Raise `RequestError` where the grammar takes too much; a token that it does not allow is another error."""
+        error = self._inner.get_error() if self._inner.is_error() else ""
+        if not error or any(words in error for words in _NOT_ALLOWED):
+            return
+        self._on_error()
+        why = explain(error)
+        raise RequestError(ErrorCode.INVALID_REQUEST, f"response_format: {TOO_AMBIGUOUS}: {why}", "response_format")
 
 
 def allow_only(words: Words, token_ids: Sequence[int]) -> bool:

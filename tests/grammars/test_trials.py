@@ -324,6 +324,43 @@ def test_an_owner_with_hard_grammars_delays_nobody_elses() -> None:
         threads.close()
 
 
+def make_object(num_properties: int, title: str) -> Grammar:
+    """An object whose properties may be left out takes time that grows with the square of their number."""
+    return schema({"type": "object", "properties": {f"p{i}": {} for i in range(num_properties)}, "title": title})
+
+
+def test_an_object_with_many_optional_properties_can_be_written() -> None:
+    """llguidance has four ways to go on for each of them, and gives up at 2,000 unless it is told otherwise."""
+    grammars = CompiledGrammars(lambda: TOKENS)
+    matcher = grammars.find(make_program(make_object(2000, ""))).result(60).make_matcher([END])
+    row = MaskRow(matcher, np.array(list(b'{"p3": 1, "p1999": 2}'), dtype=np.int64))
+    MaskThreads().fill([row], 257)
+    assert row.error is None and row.is_masked
+    grammars.close()
+
+
+TOO_AMBIGUOUS = schema(
+    {"anyOf": [{"type": "object", "properties": {f"p{i}_{kind}": {} for i in range(500)}} for kind in range(12)]}
+)
+
+
+def test_a_grammar_that_is_too_ambiguous_is_refused_before_the_answer(trials: GrammarTrials) -> None:
+    with pytest.raises(RequestError, match="takes too much for one token, make it less ambiguous") as caught:
+        trials.check(TOO_AMBIGUOUS)
+    assert caught.value.param == "response_format"
+
+
+def test_a_grammar_that_becomes_too_ambiguous_is_told_from_a_token_that_is_not_allowed() -> None:
+    grammars = CompiledGrammars(lambda: TOKENS)
+    program = make_program(TOO_AMBIGUOUS)
+    matchers = [grammars.find(program).result(60).make_matcher([END]) for _ in range(2)]
+    rows = [MaskRow(matcher, np.array(list(text))) for matcher, text in zip(matchers, (b"{", b"x"))]
+    MaskThreads().fill(rows, 257)
+    messages = [row.error.message for row in rows if row.error is not None]
+    assert "takes too much for one token" in messages[0] and "does not allow token 120" in messages[1]
+    grammars.close()
+
+
 def test_large_grammars_leave_the_processors_to_others_from_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small ones do when they have taken long."""
 
