@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from seesay.errors import ConfigError, show
@@ -21,12 +21,14 @@ class Grammar:
     kind: 'json_schema', 'regex', 'ebnf' (or Lark), 'choice' (`source` is a JSON list of strings), 'structural_tag', or
     'lark', of programs. is_open: objects of the schema may have properties that it does not name, where it does not
     forbid them, and what no grammar can hold is left out. left_out: of a program, what it does not hold, and where.
+    is_slow: a program that takes long to compile.
     """
 
     kind: str
     source: str
     is_open: bool = False
     left_out: tuple[str, ...] = ()
+    is_slow: bool = field(default=False, compare=False)
 
 
 HELD = "x-held"

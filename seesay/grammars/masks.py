@@ -28,7 +28,8 @@ MAX_KEPT = 256
 """Most compiled grammars that are kept: 0.1 MB each, and what their answers needed."""
 MAX_SOURCE_CHARS = 16 << 20
 """Most characters of their programs together."""
-_COMPILE_THREADS = 4
+_QUICK_THREADS, _SLOW_THREADS = 4, 2
+"""Programs that take long to compile have threads of their own, so that those of others never wait for them."""
 _MAX_THREADS = 16
 
 _Wanted = tuple[Any, int]
@@ -75,7 +76,8 @@ class CompiledGrammars:
         self._kept: OrderedDict[_Key, Future[CompiledGrammar]] = OrderedDict()
         self._owners: dict[_Key, Hashable] = {}  # who asked for a grammar first
         self._overshoots: dict[str, Future[Overshoots]] = {}  # by marker, of which a model has one
-        self._threads = FairThreads(_COMPILE_THREADS, name="seesay-grammar", max_per_owner=1)
+        self._threads = FairThreads(_QUICK_THREADS, name="seesay-grammar", max_per_owner=1)
+        self._slow_threads = FairThreads(_SLOW_THREADS, name="seesay-slow-grammar", max_per_owner=1)
 
     @property
     def num_kept(self) -> int:
@@ -91,7 +93,8 @@ class CompiledGrammars:
             if future is not None:
                 self._kept.move_to_end(key)
                 return future
-            future = self._kept[key] = self._threads.submit(owner, self._compile, key)
+            threads = self._slow_threads if program.is_slow else self._threads
+            future = self._kept[key] = threads.submit(owner, self._compile, key)
             self._owners[key] = owner
         future.add_done_callback(lambda done: self._settle(key, done))
         return future
@@ -150,7 +153,8 @@ class CompiledGrammars:
 
     def close(self) -> None:
         """End the threads when they have compiled what was asked for."""
-        threading.Thread(target=self._threads.close, name="seesay-grammar-close", daemon=True).start()
+        for threads in (self._threads, self._slow_threads):
+            threading.Thread(target=threads.close, name="seesay-grammar-close", daemon=True).start()
 
 
 class MaskMaker(Protocol):

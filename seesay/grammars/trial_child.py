@@ -2,8 +2,11 @@
 limits, so that one that is too large or too slow, or crashes the compiler, costs that fork alone.
 
 Its first message is the vocabulary; then each is (number, kind, source, whether it is open), answered by (number, error
-or '', program, what it does not hold). While it compiles it says (-1, '', '', []) once a second. It ends with the
-process that reads its answers.
+or '', program, what it does not hold, whether it takes long). While it compiles it says (-1, '', '', [], False) once a
+second. It ends with the process that reads its answers.
+
+Grammars that take long have forks of their own, so that those of others never wait for them: what has taken
+`BUDGET_S` while these are all in use is given up, and begins again when one of them is free.
 """
 
 from __future__ import annotations
@@ -18,11 +21,12 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Collection
+from collections import deque
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import msgspec
 
@@ -33,24 +37,29 @@ from seesay.grammars.frames import read_frame, write_frame
 from seesay.grammars.program import make_program
 from seesay.grammars.schemas.faults import name_place
 
+_Question = tuple[int, str, str, bool]
+_Answer = tuple[str, str, list[str], bool]
+
 CPU_S = 3
 """Most processor time of one compilation."""
 WALL_S = 60.0
 """Its longest duration, on a busy machine."""
 MEMORY_BYTES = 512 << 20
 """Most memory that it takes beside what the process has."""
-PATIENCE_S = 0.1
-"""A compilation that has had more processor time leaves the processors to others, by its niceness: what is small is
-compiled first, on a busy machine too."""
+PATIENCE_S, BUDGET_S = 0.1, 0.2
+"""A compilation that has had more processor time than the first leaves the processors to others, by its niceness: what
+is small is compiled first, on a busy machine too. One that has had more than the second takes long."""
 LARGE = 50_000
-"""Characters of a source that takes long, as is known before."""
-NICENESS = 10
-MAX_FORKS = 8
-"""More than one owner may have at a time (`engine.front`): who has a small grammar waits for none of another's."""
+"""Characters of a source that takes more than the first, as is known before."""
+NICENESS, SLOW_NICENESS = 5, 15
+"""The second is that of what takes long."""
+MAX_QUICK, MAX_SLOW = 4, 4
+"""Most forks for grammars that may be quick, and for those that take long."""
 BEAT, BEAT_S = -1, 1.0
 """The number of a message that says that this process responds, and how often it is sent."""
 _PROCESS_CLOCK = 2
 """Of the ids of Linux's clocks: that of all threads of a process."""
+_NOTHING: _Answer = ("", "", [], False)
 _MAX_ERROR_CHARS = 2000
 _MAX_ANSWER_BYTES = 64 << 20
 _PREFIX = "response_format: the grammar cannot be compiled: "
@@ -62,11 +71,12 @@ CRASHED = "the compiler cannot take it: make it smaller, or less deeply nested"
 
 @dataclass(slots=True)
 class _Trial:
-    number: int
+    question: _Question
     pid: int
     pipe: int
     started_s: float
     is_nice: bool = False
+    is_slow: bool = False
     data: bytes = b""
 
     @property
@@ -81,10 +91,80 @@ class _Trial:
             return 0.0
 
     def yield_processors(self) -> None:
-        """Let others run first."""
+        """Let others run first, and more of them if it takes long."""
         self.is_nice = True
+        niceness = SLOW_NICENESS if self.is_slow else NICENESS
         with suppress(OSError):  # it has ended
-            os.setpriority(os.PRIO_PROCESS, self.pid, os.getpriority(os.PRIO_PROCESS, 0) + NICENESS)
+            os.setpriority(os.PRIO_PROCESS, self.pid, os.getpriority(os.PRIO_PROCESS, 0) + niceness)
+
+    def kill(self) -> None:
+        """Begin to end the fork, which may take long where the processors are busy."""
+        os.kill(self.pid, signal.SIGKILL)
+        os.close(self.pipe)
+
+
+class _Trials:
+    """The trials that run, by the pipe that says how they ended, and those that have to begin again."""
+
+    def __init__(self, table: TokenTable) -> None:
+        self.running: dict[int, _Trial] = {}
+        self._table = table
+        self._put_back: deque[_Question] = deque()
+        self._leaving: list[int] = []
+
+    def begin(self, asked: queue.SimpleQueue[_Question]) -> None:
+        """Start what was asked, and what was put back, where there is a fork for it."""
+        while self._put_back and self._num_slow < MAX_SLOW:
+            self._add(_start(self._table, *self._put_back.popleft(), is_slow=True))
+        while len(self.running) - self._num_slow < MAX_QUICK and not asked.empty():
+            self._add(_start(self._table, *asked.get()))
+
+    @property
+    def _num_slow(self) -> int:
+        return sum(trial.is_slow for trial in self.running.values())
+
+    def _add(self, trial: _Trial) -> None:
+        self.running[trial.pipe] = trial
+
+    def advance(self, ready: Collection[int]) -> Iterator[tuple[int, _Answer]]:
+        """Read from the pipes that are ready, and put what takes long in its place. Yields what is over."""
+        for trial in list(self.running.values()):
+            if trial.pipe in ready:
+                piece = os.read(trial.pipe, 65536)
+                trial.data += piece
+                is_over = not piece
+            else:
+                is_over = time.monotonic() > trial.until_s
+                self._judge(trial)
+            if is_over:
+                del self.running[trial.pipe]
+                yield trial.question[0], _finish(trial)
+                self._leaving.append(trial.pid)
+        self._leaving = [pid for pid in self._leaving if os.waitpid(pid, os.WNOHANG)[0] == 0]
+
+    def _judge(self, trial: _Trial) -> None:
+        """Look at the processor time of a trial that has said nothing."""
+        if trial.is_slow:
+            return
+        used_s = trial.find_cpu_s()
+        if not trial.is_nice and used_s >= PATIENCE_S:
+            trial.yield_processors()
+        if used_s < BUDGET_S:
+            return
+        if self._num_slow < MAX_SLOW:
+            trial.is_slow = True
+            trial.yield_processors()
+        elif not trial.data:
+            del self.running[trial.pipe]
+            self._put_back.append(trial.question)
+            trial.kill()
+            self._leaving.append(trial.pid)
+
+    def kill(self) -> None:
+        """End all forks, from any thread."""
+        for trial in list(self.running.values()):
+            with suppress(ProcessLookupError):
+                os.kill(trial.pid, signal.SIGKILL)
 
 
 def main() -> None:
@@ -95,11 +175,10 @@ def main() -> None:
     table = TokenTable(read_frame(source))
     gc.freeze()  # what the forks share, theirs need not visit
     gc.enable()
-    write_frame(sink, (0, "", "", []))
-    asked: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    write_frame(sink, (0, *_NOTHING))
+    asked: queue.SimpleQueue[_Question] = queue.SimpleQueue()
     wake_read, wake_write = os.pipe()
-    trials: dict[int, _Trial] = {}
-    leaving: list[int] = []
+    trials = _Trials(table)
 
     def listen() -> None:
         try:
@@ -107,54 +186,38 @@ def main() -> None:
                 asked.put(read_frame(source))
                 os.write(wake_write, b"x")
         except EOFError:
-            for trial in list(trials.values()):
-                with suppress(ProcessLookupError):
-                    os.kill(trial.pid, signal.SIGKILL)
+            trials.kill()
             os._exit(0)
 
     threading.Thread(target=listen, daemon=True).start()
     beat_at_s = 0.0
     while True:
-        while len(trials) < MAX_FORKS and not asked.empty():
-            trial = _start(table, *asked.get())
-            trials[trial.pipe] = trial
-        ready, _, _ = select.select([wake_read, *trials], [], [], _find_limit_s(trials.values()))
-        if trials and time.monotonic() >= beat_at_s:
+        trials.begin(asked)
+        ready, _, _ = select.select([wake_read, *trials.running], [], [], _find_limit_s(trials.running.values()))
+        if trials.running and time.monotonic() >= beat_at_s:
             beat_at_s = time.monotonic() + BEAT_S
-            write_frame(sink, (BEAT, "", "", []))
+            write_frame(sink, (BEAT, *_NOTHING))
         if wake_read in ready:
             os.read(wake_read, 4096)
-        for trial in list(trials.values()):
-            if not trial.is_nice and trial.find_cpu_s() >= PATIENCE_S:
-                trial.yield_processors()
-            if trial.pipe in ready:
-                piece = os.read(trial.pipe, 65536)
-                trial.data += piece
-                is_over = not piece
-            else:
-                is_over = time.monotonic() > trial.until_s
-            if is_over:
-                del trials[trial.pipe]
-                write_frame(sink, (trial.number, *_finish(trial)))
-                leaving.append(trial.pid)
-        leaving = [pid for pid in leaving if os.waitpid(pid, os.WNOHANG)[0] == 0]
+        for number, answer in trials.advance(ready):
+            write_frame(sink, (number, *answer))
 
 
 def _find_limit_s(trials: Collection[_Trial]) -> float | None:
     """Return how long to wait for something to read."""
     if not trials:
         return None
-    return BEAT_S if all(trial.is_nice for trial in trials) else PATIENCE_S
+    return BEAT_S if all(trial.is_slow for trial in trials) else PATIENCE_S
 
 
-def _start(table: TokenTable, number: int, kind: str, source: str, is_open: bool) -> _Trial:
+def _start(table: TokenTable, number: int, kind: str, source: str, is_open: bool, *, is_slow: bool = False) -> _Trial:
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
         _try(table, Grammar(kind=kind, source=source, is_open=is_open), writing)
     os.close(writing)
-    trial = _Trial(number, pid, reading, time.monotonic())
-    if len(source) > LARGE:
+    trial = _Trial((number, kind, source, is_open), pid, reading, time.monotonic(), is_slow=is_slow)
+    if is_slow or len(source) > LARGE:
         trial.yield_processors()
     return trial
 
@@ -201,20 +264,18 @@ def _spell(program: Grammar, error: str) -> tuple[str, list[str]]:
     return ("", []) if error else (program.source, list(program.left_out))
 
 
-def _finish(trial: _Trial) -> tuple[str, str, list[str]]:
-    """Begin to end a fork, which may take long where the processors are busy, and wait for it only if it did not say
-    how its trial ended: the caller is to wait for its end. Returns the error, or '', the program, and what that does
-    not hold."""
-    os.kill(trial.pid, signal.SIGKILL)
-    os.close(trial.pipe)
+def _finish(trial: _Trial) -> _Answer:
+    """Begin to end a fork, and wait for its end only if it did not say how its trial ended: the caller is to wait for
+    it. Returns the error, or '', the program, what that does not hold, and whether it takes long."""
+    trial.kill()
     try:
         error, source, left_out = msgspec.msgpack.decode(trial.data)
     except (msgspec.DecodeError, ValueError):
         ended = os.waitid(os.P_PID, trial.pid, os.WEXITED | os.WNOWAIT)
         assert ended is not None  # it was waited for
         is_slow = time.monotonic() > trial.until_s or ended.si_status in (signal.SIGXCPU, signal.SIGKILL)
-        return _PREFIX + (TOO_SLOW if is_slow else CRASHED), "", []
-    return error, source, left_out
+        return _PREFIX + (TOO_SLOW if is_slow else CRASHED), "", [], trial.is_slow
+    return error, source, left_out, trial.is_slow
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ _PLACE = re.compile(r"response_format\S*(?=: schema at )|response_format\.format
 _LOST = "the process that compiles grammars has ended: send the request again"
 
 
-_Answer = tuple[str, str, Sequence[str]]
+_Answer = tuple[str, str, Sequence[str], bool]
 
 
 class GrammarTrials:
@@ -105,11 +105,11 @@ class GrammarTrials:
                 verdict = self._find_child().ask(grammar)
             if self._shared is not None:
                 self._shared.keep(key, verdict)
-        error, source, left_out = verdict
+        error, source, left_out, is_slow = verdict
         if error:
             named = _PLACE.match(error)
             raise RequestError(ErrorCode.INVALID_REQUEST, error, named[0] if named else "response_format")
-        return Grammar(kind="lark", source=source, left_out=tuple(left_out))
+        return Grammar(kind="lark", source=source, left_out=tuple(left_out), is_slow=is_slow)
 
     def _remember(self, key: bytes, future: Future[Grammar], num_bytes: int, *, is_kept: bool) -> None:
         with self._lock:
@@ -180,7 +180,7 @@ class _Child:
             write_frame(self._process.stdin, list(tokens))
 
     def ask(self, grammar: Grammar) -> _Answer:
-        """Return what is wrong with a grammar, or '', its program, and what that does not hold."""
+        """Return what is wrong with a grammar, or '', its program, what that does not hold, whether it takes long."""
         from seesay.grammars.frames import write_frame
 
         future: Future[_Answer] = Future()
@@ -211,7 +211,7 @@ class _Child:
                 self._silence.limit_s = self._hang_limit_s
                 future = self._waiting.pop(number, None)  # without the lock, which a write to a full pipe keeps
                 if future is not None:
-                    future.set_result((answer[0], answer[1], answer[2]))
+                    future.set_result((answer[0], answer[1], answer[2], answer[3]))
         self.has_ended = True  # the caller retries with the next process
         self._process.kill()
         self._process.wait()

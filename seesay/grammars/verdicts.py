@@ -17,10 +17,10 @@ MAX_BYTES = 32 << 20
 _ENTRY_BYTES = 4096
 _SUFFIX = "-grammars"
 
-Verdict = tuple[str, str, Sequence[str]]
-"""(Why a grammar is refused, or '', its program, what that does not hold)."""
+Verdict = tuple[str, str, Sequence[str], bool]
+"""(Why a grammar is refused, or '', its program, what that does not hold, whether it takes long to compile)."""
 
-_decoder = msgspec.msgpack.Decoder(tuple[str, str, list[str]])
+_decoder = msgspec.msgpack.Decoder(tuple[str, str, list[str], bool])
 
 
 @contextmanager

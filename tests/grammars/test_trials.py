@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import msgspec
 import numpy as np
 import pytest
 from grammars.byte_grammar import END
+from waiting import wait_until
 
 from seesay.config.grammar import Grammar
 from seesay.errors import MissingExtraError, RequestError
@@ -329,6 +331,54 @@ def make_object(num_properties: int, title: str) -> Grammar:
     return schema({"type": "object", "properties": {f"p{i}": {} for i in range(num_properties)}, "title": title})
 
 
+def test_hard_grammars_of_many_owners_delay_no_small_one() -> None:
+    """They have forks of their own, once it is known that they take long, and begin again where these are in use."""
+    num_hard = trial_child.MAX_QUICK + trial_child.MAX_SLOW
+    trials = GrammarTrials(lambda: TOKENS, python_command("seesay.grammars.trial_child"))
+    threads = FairThreads(num_hard + 1, name="ask")
+    try:
+        trials.check(Grammar(kind="regex", source="start"))
+        hard = [make_object(10_000, str(number)) for number in range(num_hard)]
+        asked = [threads.submit(number, trials.check, grammar) for number, grammar in enumerate(hard)]
+        child = trials._find_child()
+        wait_until(lambda: len(child._waiting) == num_hard)
+        assert trials.check(Grammar(kind="regex", source="small")).kind == "lark"
+        assert not any(one.done() for one in asked)
+    finally:
+        trials.close()
+        threads.close()
+
+
+def test_what_was_put_back_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes longer than the budget, and all of them together are more than may take long at a time."""
+    command, environment = python_command("seesay.grammars.trial_child")
+    code = (
+        "from seesay.grammars import trial_child as child; child.BUDGET_S = child.PATIENCE_S = 0.02; "
+        "child.MAX_SLOW = 1; child.main()"
+    )
+    trials = GrammarTrials(lambda: TOKENS, ([command[0], "-P", "-c", code], environment))
+    threads = FairThreads(6, name="ask")
+    try:
+        asked = [threads.submit(None, trials.check, make_object(1500, str(number))) for number in range(6)]
+        programs = [one.result(120) for one in asked]
+        assert [program.kind for program in programs] == ["lark"] * 6
+        assert sum(program.is_slow for program in programs) > 1
+        assert not trials.check(Grammar(kind="regex", source="small")).is_slow
+    finally:
+        trials.close()
+        threads.close()
+
+
+def test_slow_programs_of_many_owners_delay_no_small_one() -> None:
+    grammars = CompiledGrammars(lambda: TOKENS)
+    slow = [replace(make_program(make_object(4000 + i, "")), is_slow=True) for i in range(6)]
+    asked = [grammars.find(program, owner=i) for i, program in enumerate(slow)]
+    assert grammars.find(make_program(Grammar(kind="regex", source="small")), owner="small").result(60)
+    assert not any(one.done() for one in asked)
+    assert all(one.result(120) for one in asked)
+    grammars.close()
+
+
 def test_an_object_with_many_optional_properties_can_be_written() -> None:
     """llguidance has four ways to go on for each of them, and gives up at 2,000 unless it is told otherwise."""
     grammars = CompiledGrammars(lambda: TOKENS)
@@ -490,10 +540,10 @@ def test_an_answer_does_not_wait_for_its_fork_to_end(monkeypatch: pytest.MonkeyP
     reading, writing = os.pipe()
     os.close(writing)
     answer = msgspec.msgpack.encode(("", "start: A", ["format"]))
-    trial = trial_child._Trial(1, fork.pid, reading, time.monotonic(), data=answer)
+    trial = trial_child._Trial((1, "regex", "A", False), fork.pid, reading, time.monotonic(), data=answer)
     with monkeypatch.context() as patched:
         patched.setattr(os, "kill", lambda pid, number: None)
-        assert trial_child._finish(trial) == ("", "start: A", ["format"])
+        assert trial_child._finish(trial) == ("", "start: A", ["format"], False)
     assert fork.poll() is None
     fork.kill()
     assert fork.wait(60) == -signal.SIGKILL

@@ -56,11 +56,11 @@ def test_what_one_process_has_tried_the_others_know(folder: Path) -> None:
 def test_the_oldest_go_and_what_is_broken_is_tried_again(folder: Path) -> None:
     verdicts = SharedVerdicts(folder, max_bytes=40_000)
     for number in range(12):
-        verdicts.keep(bytes([number]), ("", "x" * 100, ["a"]))
+        verdicts.keep(bytes([number]), ("", "x" * 100, ["a"], False))
         os.utime(folder / bytes([number]).hex(), (number, number))
     kept = [number for number in range(12) if verdicts.find(bytes([number]))]
     assert kept == list(range(3, 12))
-    assert verdicts.find(bytes([11])) == ("", "x" * 100, ["a"])
+    assert verdicts.find(bytes([11])) == ("", "x" * 100, ["a"], False)
     (folder / bytes([11]).hex()).write_bytes(b"\xff")
     assert verdicts.find(bytes([11])) is None
 
@@ -72,7 +72,7 @@ def test_folders_of_engines_that_are_gone_are_deleted(tmp_path: Path, monkeypatc
         living, left, other = find_shared_folder(address), find_shared_folder("seesay-1-killed"), tmp_path / "grammars"
         for folder in (living, left, other):
             folder.mkdir()
-        SharedVerdicts(left).keep(b"a", ("", "", []))
+        SharedVerdicts(left).keep(b"a", ("", "", [], False))
         with make_shared_folder("seesay-2-new"):
             assert set(tmp_path.iterdir()) == {living, other, find_shared_folder("seesay-2-new")}
     assert set(tmp_path.iterdir()) == {living, other}
@@ -80,7 +80,7 @@ def test_folders_of_engines_that_are_gone_are_deleted(tmp_path: Path, monkeypatc
 
 def test_without_the_folder_nothing_is_kept(tmp_path: Path) -> None:
     verdicts = SharedVerdicts(tmp_path / "none")
-    verdicts.keep(b"a", ("", "", []))
+    verdicts.keep(b"a", ("", "", [], False))
     assert verdicts.find(b"a") is None
 
 

@@ -87,7 +87,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("seesay")
 
-_TEXT_REQUESTS, _MEDIA_REQUESTS, _GRAMMAR_REQUESTS = 4, 32, 8
+_TEXT_REQUESTS, _MEDIA_REQUESTS, _GRAMMAR_REQUESTS = 4, 32, 32
 """Requests without and with media that are prepared at the same time; decoding has threads of its own. Requests whose
 grammars are tried."""
 _GRAMMARS_PER_OWNER = 3

@@ -109,7 +109,7 @@ class Thought(Piece):
 class Request(Piece):
     """A `TokenRequest`. `params` are the sampling options that differ from their defaults; `owner` is bytes that are
     the same for every frontend, or a number that stands for a value of this frontend alone. `grammar` is a program's
-    kind and source."""
+    kind and source, and whether it takes long to compile."""
 
     request_id: int
     token_ids: Array
@@ -123,7 +123,7 @@ class Request(Piece):
     cache_salt: bytes
     is_streamed: bool
     defers_tokens: bool
-    grammar: tuple[str, str] | None
+    grammar: tuple[str, str, bool] | None
     group_id: int | None = None
     keeps_blocks: bool = False
     thought: Thought | None = None
@@ -145,7 +145,7 @@ class Request(Piece):
             request.cache_salt,
             request.is_streamed,
             request.defers_tokens,
-            None if request.grammar is None else (request.grammar.kind, request.grammar.source),
+            None if (grammar := request.grammar) is None else (grammar.kind, grammar.source, grammar.is_slow),
             request.group_id,
             request.keeps_blocks,
             None if request.thought is None else Thought.of(request.thought),
@@ -169,7 +169,7 @@ class Request(Piece):
             adapter_id=self.adapter_id,
             is_streamed=self.is_streamed,
             defers_tokens=self.defers_tokens,
-            grammar=None if self.grammar is None else Grammar(kind=self.grammar[0], source=self.grammar[1]),
+            grammar=None if self.grammar is None else _restore_program(*self.grammar),
             group_id=self.group_id,
             keeps_blocks=self.keeps_blocks,
             thought=None if self.thought is None else self.thought.restore(),
@@ -431,6 +431,10 @@ def _tuples(value: Any) -> Any:
 def _changed_fields(params: SamplingParams) -> dict[str, Any]:
     """The options of `params` that differ from their defaults."""
     return {name: value for name, default in _DEFAULTS if (value := getattr(params, name)) != default}
+
+
+def _restore_program(kind: str, source: str, is_slow: bool) -> Grammar:
+    return Grammar(kind=kind, source=source, is_slow=is_slow)
 
 
 def _restore_params(changed: Mapping[str, Any]) -> SamplingParams:
