@@ -1,10 +1,11 @@
 """Sums of large tensors over two GPUs that reach each other's memory: the copy engine of each brings its summand to the
 other, beside what is computed. Multiprocessors only add.
 
-Each GPU has a few slots in the memory of the other, which are filled in turn, and a word that counts what has arrived.
-A copy is followed by a write of that word, in the order of a stream; who needs a summand lets its stream wait for the
-word. Nobody says that a slot is free again: two calls at most are under way, so when a rank begins call n, it has got
-call n - 2 of its peer, which had read call n - 4 by then.
+Each GPU has a few slots in the memory of the other, which are filled in turn, and a word for each: the number of the
+call whose summand has arrived there. A copy is followed by a write of the word, in the order of a stream; who needs the
+summand lets its stream wait for the word. Nobody says that a slot is free again: two calls at most are under way, so
+when a rank begins call n, it has got call n - 2 of its peer, which had read call n - 4 by then. These two have streams
+of their own, as the word of one would wait for the copy of the other.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ SLOT_BYTES = 64 << 20
 """A piece of 4,096 tokens of 8,192 numbers of 2 bytes."""
 NUM_BYTES = NUM_SLOTS * SLOT_BYTES + 64
 """Of memory on each GPU."""
-_COUNTER = NUM_SLOTS * SLOT_BYTES
-"""Where the word is that counts; at first it is -1."""
+_WORDS = NUM_SLOTS * SLOT_BYTES
+"""Where the words are, of 4 bytes; at first they are -1."""
+_MOST_BEGUN = 2
 _REACHES = 0
 """Waits until the word is not less than a value."""
 
@@ -39,14 +41,14 @@ class PeerCopies:
     def __init__(self, memory: PeerMemory, rank: int, device: torch.device) -> None:
         self._driver, self._memory, self._device = memory.driver, memory, device
         self._own, self._peer = memory.addresses[rank], memory.addresses[1 - rank]
-        self._slots = _as_bytes(self._own, _COUNTER, device).view(NUM_SLOTS, SLOT_BYTES)
-        self._stream = make_stream(device, is_urgent=True)
+        self._slots = _as_bytes(self._own, _WORDS, device).view(NUM_SLOTS, SLOT_BYTES)
+        self._streams = [make_stream(device, is_urgent=True) for _ in range(_MOST_BEGUN)]
         self._num_begun = self._num_finished = 0
 
     def check(self) -> None:
-        """Write the peer's word as it is. Raises `DriverError` where the driver lacks such writes or waits."""
-        self._write(-1)
-        self._wait(-1, self._stream)
+        """Write a word of the peer as it is. Raises `DriverError` where the driver lacks such writes or waits."""
+        self._write(0, -1, self._streams[0])
+        self._wait(0, -1, self._streams[0])
 
     def can_sum(self, x: torch.Tensor) -> bool:
         """Return whether `begin` takes a tensor of this form and size."""
@@ -54,23 +56,23 @@ class PeerCopies:
 
     def begin(self, x: torch.Tensor) -> Callable[[], OpenSum]:
         """See `Ranks.begin_sum`."""
-        assert self._num_begun - self._num_finished < 2, "a third sum is begun before the first is waited for"
+        assert self._num_begun - self._num_finished < _MOST_BEGUN, "a third sum is begun before the first is waited for"
         number, num_bytes = self._num_begun, x.numel() * x.element_size()
         self._num_begun += 1
-        slot = number % NUM_SLOTS
+        slot, stream = number % NUM_SLOTS, self._streams[number % _MOST_BEGUN]
         here = current_stream(self._device)
-        if here is not None and self._stream is not None:
-            hold_stream(self._stream, record_event(here))
-        self._copy(self._peer + slot * SLOT_BYTES, x.data_ptr(), num_bytes)
-        self._write(number)
-        sent = None if self._stream is None else record_event(self._stream)
+        if here is not None and stream is not None:
+            hold_stream(stream, record_event(here))
+        self._copy(self._peer + slot * SLOT_BYTES, x.data_ptr(), num_bytes, stream)
+        self._write(slot, number, stream)
+        sent = None if stream is None else record_event(stream)
 
         def finish() -> OpenSum:
             self._num_finished += 1
             here = current_stream(self._device)
             if here is not None:
                 hold_stream(here, sent)
-            self._wait(number, here)
+            self._wait(slot, number, here)
             return OpenSum(x, self._slots[slot, :num_bytes].view(x.dtype).view(x.shape))
 
         return finish
@@ -79,25 +81,25 @@ class PeerCopies:
         """Free the memory, once neither GPU copies."""
         self._memory.close()
 
-    def _copy(self, target: int, source: int, num_bytes: int) -> None:
+    def _copy(self, target: int, source: int, num_bytes: int, stream: torch.Stream | None) -> None:
         call_driver(
             self._driver.cuMemcpyDtoDAsync_v2,
             ctypes.c_uint64(target),
             ctypes.c_uint64(source),
             ctypes.c_size_t(num_bytes),
-            _handle(self._stream),
+            _handle(stream),
         )
 
-    def _write(self, number: int) -> None:
-        """Let the peer's word be `number` after what was copied so far."""
+    def _write(self, slot: int, number: int, stream: torch.Stream | None) -> None:
+        """Let a slot's word at the peer be `number` after what the stream has copied."""
         word = ctypes.c_uint32(number)
-        place = ctypes.c_uint64(self._peer + _COUNTER)
-        call_driver(self._driver.cuStreamWriteValue32_v2, _handle(self._stream), place, word, ctypes.c_uint(0))
+        place = ctypes.c_uint64(self._peer + _WORDS + 4 * slot)
+        call_driver(self._driver.cuStreamWriteValue32_v2, _handle(stream), place, word, ctypes.c_uint(0))
 
-    def _wait(self, number: int, stream: torch.Stream | None) -> None:
-        """Let a stream wait until the own word is `number` or more."""
+    def _wait(self, slot: int, number: int, stream: torch.Stream | None) -> None:
+        """Let a stream wait until a slot's own word is `number` or more."""
         word = ctypes.c_uint32(number)
-        place = ctypes.c_uint64(self._own + _COUNTER)
+        place = ctypes.c_uint64(self._own + _WORDS + 4 * slot)
         call_driver(self._driver.cuStreamWaitValue32_v2, _handle(stream), place, word, ctypes.c_uint(_REACHES))
 
 

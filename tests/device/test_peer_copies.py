@@ -50,7 +50,7 @@ class Driver:
 @pytest.fixture(autouse=True)
 def small_slots(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peer_copies, "SLOT_BYTES", SLOT_BYTES)
-    monkeypatch.setattr(peer_copies, "_COUNTER", NUM_SLOTS * SLOT_BYTES)
+    monkeypatch.setattr(peer_copies, "_WORDS", NUM_SLOTS * SLOT_BYTES)
 
 
 @pytest.fixture
