@@ -40,7 +40,7 @@ RANKS = {"compressed-tensors, channels": {"tp": 2}}
 """The other forms have groups of inputs that two ranks cannot share in models as small as these."""
 EXPERTS = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
 ADAPTERS: dict[str, dict[str, Any]] = {
-    "experts": {"r": 4, "lora_alpha": 8, "target_modules": [], "target_parameters": EXPERTS},
+    "experts": {"r": 4, "lora_alpha": 16, "target_modules": [], "target_parameters": EXPERTS},
     "down": {"r": 3, "lora_alpha": 8, "target_modules": ["q_proj"], "target_parameters": EXPERTS[1:]},
 }
 
