@@ -100,13 +100,14 @@ class TorchRanks:
         residual.add_(self.sum(x))
 
     def gather(self, x: torch.Tensor) -> torch.Tensor:
+        import torch
         from torch import distributed
 
         size, (num_rows, width) = self.place.size, x.shape
         pieces = x.new_empty(size * num_rows, width)
         name = "all_gather_single" if hasattr(distributed, "all_gather_single") else "all_gather_into_tensor"
         getattr(distributed, name)(pieces, x.contiguous(), group=self._group)  # torch 2.14 has renamed it
-        return pieces.view(size, num_rows, width).transpose(0, 1).reshape(num_rows, size * width)
+        return torch.cat(pieces.view(size, num_rows, width).unbind(), dim=1)
 
     def broadcast(self, x: torch.Tensor) -> None:
         from torch import distributed
