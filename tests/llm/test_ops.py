@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from seesay.llm.memory.kv_layout import LayerCache
-from seesay.llm.ops import RowLayout, pick_ops, torch_ops
+from seesay.llm.ops import RowLayout, pick_ops, torch_attention
 from seesay.llm.ops.interface import Activation
 from seesay.llm.plans.window import Chunk, Window
 
@@ -190,9 +190,9 @@ def test_attention_is_the_plain_formula(device: Any, rows: Any, window: Window |
 def test_attention_in_small_groups_and_pieces_is_the_same(
     device: Any, monkeypatch: pytest.MonkeyPatch, window: Window | None
 ) -> None:
-    monkeypatch.setattr(torch_ops, "MAX_GATHER_TOKENS", 20)
-    monkeypatch.setattr(torch_ops, "MAX_MASK_ELEMENTS", 50)
-    monkeypatch.setattr(torch_ops, "MAX_KEPT_MASK_ELEMENTS", 0)
+    monkeypatch.setattr(torch_attention, "MAX_GATHER_TOKENS", 20)
+    monkeypatch.setattr(torch_attention, "MAX_MASK_ELEMENTS", 50)
+    monkeypatch.setattr(torch_attention, "MAX_KEPT_MASK_ELEMENTS", 0)
     ours, expected = run_attention(device, [*ROWS["decode"], *ROWS["mixed"]], window=window, soft_cap=None)
     torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-4)
 

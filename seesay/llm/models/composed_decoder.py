@@ -221,8 +221,7 @@ class ComposedDecoder:
         values of all tokens to `caches`, one per layer that has one.
 
         Most of the last layer is computed for wanted tokens only; of a prompt that is its last one. With rows of media
-        it is computed for all. On the meta device,
-        which has no values, a layer of each kind stands for all of its kind.
+        it is computed for all. On the meta device, where nothing has values, a layer of each kind stands for all.
         """
         if self.device.type == "meta":
             return self._compute_kinds(inputs, caches, wanted)
