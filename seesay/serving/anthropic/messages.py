@@ -25,7 +25,7 @@ from seesay.serving.errors import ApiError, bad_request
 from seesay.serving.http.bodies import make_api_router, off_loop
 from seesay.serving.http.streaming import EventStream, make_event
 from seesay.serving.requests.answer_reading import AnswerReading
-from seesay.serving.requests.caller import Caller, caller_of
+from seesay.serving.requests.caller import caller_of
 from seesay.serving.requests.prompts import count_tokens
 from seesay.serving.requests.state import ServerState
 from seesay.serving.requests.tools import Tools
@@ -68,11 +68,11 @@ def make_router(state: ServerState) -> APIRouter:
     async def create_message(body: MessagesRequest, http: Request) -> Response:
         """Answer a conversation, pictures included."""
         reply = await off_loop(http, _Reply, state, body, http)
-        names, caller = reply.reading.names, caller_of(http.scope)
+        names = reply.reading.names
         await state.try_grammar(reply.request, names, http, left_out=reply.reading.left_out)
         if body.stream:
-            return EventStream(reply.stream(caller), render_error=_make_error_event)
-        answers = await state.answering.collect([reply.request], receive=http.receive, caller=caller, names=names)
+            return EventStream(reply.stream(), render_error=_make_error_event)
+        answers = await state.answering.collect([reply.request], receive=http.receive, caller=reply.caller, names=names)
         return JSONResponse(reply.make_message(answers[0].text, answers[0].last))
 
     @router.post(f"{_PREFIX}/count_tokens", response_model=TokensCount)
@@ -157,8 +157,10 @@ class _Reply:
             **body.request_options(),
         )
         self.request = state.fit_model(request, self.reading.names, http)
+        answer_id = f"msg_{secrets.token_hex(12)}"
+        self.caller = caller_of(http.scope, answer_id=answer_id)
         self._head = {
-            "id": f"msg_{secrets.token_hex(12)}",
+            "id": answer_id,
             "type": "message",
             "role": "assistant",
             "model": state.name_model(body.model),
@@ -178,12 +180,12 @@ class _Reply:
             "usage": _make_usage(last.usage),
         }
 
-    async def stream(self, caller: Caller) -> AsyncGenerator[bytes, None]:
+    async def stream(self) -> AsyncGenerator[bytes, None]:
         """Yield the events, from `message_start` to `message_stop`."""
         writer = BlockWriter()
         parser: AnswerParser | None = None
         answering, names = self._state.answering, self.reading.names
-        async with aclosing(answering.deltas([self.request], caller=caller, names=names)) as deltas:
+        async with aclosing(answering.deltas([self.request], caller=self.caller, names=names)) as deltas:
             async for _, delta in deltas:
                 if parser is None:
                     parser = self.reading.open(is_thinking=delta.is_thinking)

@@ -70,7 +70,7 @@ def make_router(state: ServerState) -> APIRouter:
         answers = await state.answering.collect(
             reply.requests,
             receive=http.receive,
-            caller=caller_of(http.scope, body.rid or body.request_id),
+            caller=reply.caller,
             names=reading.names,
             beams=reply.beams,
         )
@@ -128,10 +128,11 @@ class ChatReply:
         self._shapes = ShapeFields.of_request(body.return_boxes, self.reading.grammar)
         self._usage = StreamUsage(body.stream_options)
         self._wants_timings = wants_timings(http)
-        self._caller = caller_of(http.scope, body.rid or body.request_id)
+        answer_id = body.name_answer("chatcmpl-", make_id("chatcmpl-"))
+        self.caller = caller_of(http.scope, body.rid or body.request_id, answer_id)
         self._frames: dict[int, bytes] = {}  # pre-rendered event with `_HOLE` in place of the text, by choice
         self._head = {
-            "id": body.name_answer("chatcmpl-", make_id("chatcmpl-")),
+            "id": answer_id,
             "object": "chat.completion.chunk" if body.stream else "chat.completion",
             "created": int(time.time()),
             "model": state.name_model(body.model),
@@ -184,7 +185,7 @@ class ChatReply:
         messages: dict[int, MessageStream] = {}  # where the answers have more than text
         num_left = len(self.requests)
         answering, names = self._state.answering, self.reading.names
-        async with aclosing(answering.deltas(self.requests, caller=self._caller, names=names)) as deltas:
+        async with aclosing(answering.deltas(self.requests, caller=self.caller, names=names)) as deltas:
             async for index, delta in deltas:
                 events: list[bytes] = []
                 if index not in begun:

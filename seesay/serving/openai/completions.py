@@ -67,7 +67,7 @@ def make_router(state: ServerState) -> APIRouter:
         answers = await state.answering.collect(
             reply.requests,
             receive=http.receive,
-            caller=caller_of(http.scope, body.rid or body.request_id),
+            caller=reply.caller,
             names=reply.names,
             beams=reply.beams,
         )
@@ -172,12 +172,13 @@ class CompletionReply:
         self._returns_ids = bool(body.return_token_ids)
         self._usage = StreamUsage(body.stream_options)
         self._wants_timings = wants_timings(http)
-        self._caller = caller_of(http.scope, body.rid or body.request_id)
+        answer_id = body.name_answer("cmpl-", make_id("cmpl-"))
+        self.caller = caller_of(http.scope, body.rid or body.request_id, answer_id)
         self._echo_texts: list[str] = [""] * len(self._prompts)
         self._echo_ids: list[list[int]] = [[] for _ in self._prompts]
         self._echo_offsets: list[list[int]] = [[] for _ in self._prompts]
         self._head = {
-            "id": body.name_answer("cmpl-", make_id("cmpl-")),
+            "id": answer_id,
             "object": "text_completion",
             "created": int(time.time()),
             "model": state.name_model(body.model),
@@ -267,7 +268,7 @@ class CompletionReply:
         offsets: dict[int, TextOffsets] = {}  # by choice
         num_left = len(self.requests)
         answering = self._state.answering
-        async with aclosing(answering.deltas(self.requests, caller=self._caller, names=self.names)) as deltas:
+        async with aclosing(answering.deltas(self.requests, caller=self.caller, names=self.names)) as deltas:
             async for index, delta in deltas:
                 self._usage.add(index, delta)
                 if index not in offsets:

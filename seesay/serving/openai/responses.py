@@ -71,9 +71,7 @@ def make_router(state: ServerState) -> APIRouter:
             return JSONResponse(queued.body)
         if body.stream:
             return EventStream(reply.stream(), render_error=reply.make_error_event)
-        answers = await state.answering.collect(
-            [reply.request], receive=http.receive, caller=caller_of(http.scope), names=names
-        )
+        answers = await state.answering.collect([reply.request], receive=http.receive, caller=reply.caller, names=names)
         return JSONResponse(await reply.complete(answers[0]))
 
     @router.post("/v1/responses/input_tokens", response_model=InputTokens)
@@ -151,8 +149,8 @@ class ResponseReply:
         self.request = state.fit_model(request, self.reading.names, http)
         self._speller = TokenSpeller(state.engine.tokenizer)
         self._wants_timings = wants_timings(http)
-        self._caller = caller_of(http.scope)
         self._id = make_id("resp_")
+        self.caller = caller_of(http.scope, answer_id=self._id)
         self._created_at = int(time.time())
         self._num_events = 0
         self._finished: dict[str, Any] = {}
@@ -190,7 +188,7 @@ class ResponseReply:
         """Return the complete response."""
         parts: list[OutputDelta] = []
         answering, names = self._state.answering, self.reading.names
-        async with aclosing(answering.deltas([self.request], caller=self._caller, names=names)) as deltas:
+        async with aclosing(answering.deltas([self.request], caller=self.caller, names=names)) as deltas:
             async for _, delta in deltas:
                 if not parts:
                     await progress.begin()
@@ -272,7 +270,7 @@ class ResponseReply:
         writer = OutputWriter(self._event, self._make_item_id)
         parser: AnswerParser | None = None
         answering, names = self._state.answering, self.reading.names
-        async with aclosing(answering.deltas([self.request], caller=self._caller, names=names)) as deltas:
+        async with aclosing(answering.deltas([self.request], caller=self.caller, names=names)) as deltas:
             async for _, delta in deltas:
                 if parser is None:
                     parser = self.reading.open(is_thinking=delta.is_thinking)

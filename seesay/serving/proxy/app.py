@@ -38,7 +38,8 @@ from seesay.version import __version__
 
 _TO_ALL = (ADMIN_PATHS - {"/terminate"}) | {"/reset_caches", "/flush_cache"}
 _READ = DOCS_PATHS | {SIMPLE_DOCUMENT, "/health", "/ready", "/live", "/ping", "/metrics", "/v1/models"}
-_OWN = frozenset(("GET", path) for path in _READ) | frozenset(("POST", path) for path in {*_TO_ALL, "/terminate"})
+_TOLD = {*_TO_ALL, "/terminate", "/abort_request"}
+_OWN = frozenset(("GET", path) for path in _READ) | frozenset(("POST", path) for path in _TOLD)
 """The app's routes, beside those about nodes."""
 
 GatherFigures = Callable[[], Awaitable[Sequence[Sequence[Family]]]]
@@ -201,6 +202,15 @@ def _add_routes_of_all(app: FastAPI, distributor: Distributor) -> None:
         answers = await distributor.ask_all(http.scope)
         if pages := [json.loads(body) for status, body in answers if status == 200]:
             return JSONResponse(merge_pages(pages))
+        status, body = min(answers)
+        return Response(body, status, media_type="application/json")
+
+    @app.post("/abort_request")
+    async def abort(http: Request) -> Response:
+        """End requests of the caller at all nodes, and return how many."""
+        answers = await distributor.ask_all(http.scope, await http.body())
+        if counted := [json.loads(body)["num_aborted"] for status, body in answers if status == 200]:
+            return JSONResponse({"num_aborted": sum(counted)})
         status, body = min(answers)
         return Response(body, status, media_type="application/json")
 

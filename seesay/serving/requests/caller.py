@@ -21,12 +21,13 @@ class Progress:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
     """request_id: id of the HTTP request. turn: requests with equal turns count as one client; clients take turns.
-    rid: the id that the body gives. trace: the span of the HTTP request, where requests are traced. progress: told by
-    what answers."""
+    rid: the id that the body gives. answer_id: the id of the answer, where it has one. trace: the span of the HTTP
+    request, where requests are traced. progress: told by what answers."""
 
     request_id: str | None = None
     turn: Hashable = None
     rid: str | None = None
+    answer_id: str | None = None
     trace: RequestTrace | None = field(default=None, compare=False)
     progress: Progress | None = field(default=None, compare=False)
 
@@ -34,12 +35,17 @@ class Caller:
 NOBODY = Caller()
 
 
-def caller_of(scope: Scope, rid: str | None = None) -> Caller:
+def caller_of(scope: Scope, rid: str | None = None, answer_id: str | None = None) -> Caller:
     """Return the sender of an HTTP request that has passed the middleware."""
     state = scope["state"]
     progress = state.setdefault("progress", Progress())
     return Caller(
-        request_id=state["request_id"], turn=turn_of(scope), rid=rid, trace=state.get("trace"), progress=progress
+        request_id=state["request_id"],
+        turn=turn_of(scope),
+        rid=rid,
+        answer_id=answer_id,
+        trace=state.get("trace"),
+        progress=progress,
     )
 
 

@@ -35,6 +35,9 @@ logger = logging.getLogger("seesay")
 
 T = TypeVar("T")
 
+_ABORTED = 499
+"""Nginx's status of a request that its client has ended: a 503 would be sent again by clients and distributors."""
+
 
 class ClientGoneError(Exception):
     """The client closed its connection before its answer was complete."""
@@ -133,9 +136,9 @@ class Answering:
         """End the requests of the caller with this `turn` that have this id, or all of them, and return how many. May
         be called from any thread."""
         running = [(batch, own) for batch, own in list(self._running.items()) if own.turn == turn]
-        found = [batch for batch, own in running if rid is None or rid in (own.rid, own.request_id)]
+        found = [batch for batch, own in running if rid is None or rid in (own.rid, own.request_id, own.answer_id)]
         for batch in found:
-            batch.end(ApiError.from_error(RequestError(ErrorCode.ABORTED, "the request was aborted")))
+            batch.end(ApiError(_ABORTED, "the request was aborted", code=ErrorCode.ABORTED.value))
         return len(found)
 
     def _own(self, request: GenerationRequest, caller: Caller) -> GenerationRequest:
