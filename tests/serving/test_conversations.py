@@ -96,3 +96,13 @@ def test_a_conversation_is_no_response_and_belongs_to_its_owner(client: openai.O
     for method, path in (("GET", ""), ("DELETE", ""), ("GET", "/items")):
         url = f"{server.url}/v1/conversations/{begun.id}{path}"
         assert httpx.request(method, url, headers={"authorization": "Bearer other"}).status_code == 404
+
+
+def test_errors_name_the_items_of_a_conversation(client: openai.OpenAI) -> None:
+    wrong: Any = [{"role": "user", "content": "the game"}, {"role": "usr", "content": "x"}]
+    with pytest.raises(openai.BadRequestError, match=r"items\[1\]\.role") as refused:
+        client.conversations.create(items=wrong)
+    assert refused.value.param == "items[1].role"
+    begun = client.conversations.create()
+    with pytest.raises(openai.BadRequestError, match=r"items\[1\]\.role"):
+        client.conversations.items.create(begun.id, items=wrong)

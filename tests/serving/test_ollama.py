@@ -132,3 +132,13 @@ async def test_tools_are_told(client: httpx.AsyncClient) -> None:
     without = await post(client, "/api/chat", messages=[SUM], stream=False, options={"num_predict": 1})
     told = await post(client, "/api/chat", messages=[SUM], tools=[TOOL], stream=False, options={"num_predict": 1})
     assert told["prompt_eval_count"] > without["prompt_eval_count"] + 20
+
+
+async def test_errors_name_pictures_as_the_client_does(client: httpx.AsyncClient) -> None:
+    pictures = [make_data_url(), "aGVsbG8="]
+    turns = [SUM, {"role": "user", "content": "what is this?", "images": pictures}]
+    chat = await client.post("/api/chat", json={"model": "tiny", "messages": turns, "stream": False})
+    assert chat.status_code == 400 and chat.json()["error"].startswith("messages[1].images[1]: data URL of")
+    body = {"model": "tiny", "prompt": "what is this?", "system": "be brief", "images": pictures, "stream": False}
+    generated = await client.post("/api/generate", json=body)
+    assert generated.status_code == 400 and generated.json()["error"].startswith("images[1]: data URL of")

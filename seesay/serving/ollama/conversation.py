@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import count
 from typing import Any
 
 from seesay.serving.errors import bad_request
 from seesay.serving.ollama.protocol import CalledFunction, ChatTurn, GenerateRequest
+from seesay.values import MediaPart, Message
+from seesay.values.media import MediaPlace
 
 
 def make_messages(turns: Sequence[ChatTurn]) -> list[dict[str, Any]]:
@@ -33,6 +37,19 @@ def make_prompt(body: GenerateRequest) -> list[dict[str, Any]]:
     """Return the conversation of `/api/generate`."""
     system = [{"role": "system", "content": body.system}] if body.system else []
     return [*system, {"role": "user", "content": _make_content(body.prompt, body.images)}]
+
+
+def place_pictures(messages: Sequence[Message], fields: Sequence[str]) -> tuple[Message, ...]:
+    """Return the messages, whose pictures errors name by the field that has those of their message."""
+    placed = []
+    for message, field in zip(messages, fields, strict=True):
+        numbers = count()
+        parts = [
+            replace(part, place=MediaPlace(source=f"{field}[{next(numbers)}]")) if isinstance(part, MediaPart) else part
+            for part in message.parts
+        ]
+        placed.append(replace(message, parts=tuple(parts)))
+    return tuple(placed)
 
 
 def _make_content(text: str, images: Sequence[str] | None) -> object:

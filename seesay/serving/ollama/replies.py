@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 from seesay.serving.errors import ApiError
 from seesay.serving.http.bodies import make_api_router, off_loop
 from seesay.serving.http.streaming import LineStream, encode_json
-from seesay.serving.ollama.conversation import make_messages, make_prompt
+from seesay.serving.ollama.conversation import make_messages, make_prompt, place_pictures
 from seesay.serving.ollama.describing import plain_name
 from seesay.serving.ollama.protocol import ChatRequest, GenerateRequest, OllamaRequest
 from seesay.serving.openai.tool_fields import read_chat_tools
@@ -149,7 +149,10 @@ class ChatReply(_Reply):
 
     def _read_prompt(self) -> tuple[Message, ...] | str:
         messages = make_messages(self._body.messages)
-        return read_messages(messages, self.state.settings.media) if messages else ""
+        if not messages:
+            return ""
+        fields = [f"messages[{index}].images" for index in range(len(messages))]
+        return place_pictures(read_messages(messages, self.state.settings.media), fields)
 
     def _make_said(self, parts: Sequence[AnswerPart]) -> list[dict[str, Any]]:
         said: list[dict[str, Any]] = []
@@ -180,7 +183,8 @@ class GenerateReply(_Reply):
     def _read_prompt(self) -> tuple[Message, ...] | str:
         if self._body.raw:
             return self._body.prompt
-        return read_messages(make_prompt(self._body), self.state.settings.media)
+        messages = read_messages(make_prompt(self._body), self.state.settings.media)
+        return place_pictures(messages, ["images"] * len(messages))
 
     def _make_said(self, parts: Sequence[AnswerPart]) -> list[dict[str, Any]]:
         return [

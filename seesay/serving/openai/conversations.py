@@ -159,4 +159,6 @@ async def extend_conversation(
 
 
 def _read(state: ServerState, items: Any, earlier: tuple[Message, ...]) -> tuple[Message, ...]:
-    return keep_media(read_input(items, earlier, state.settings.media), "conversation") if items else ()
+    if not items:
+        return ()
+    return keep_media(read_input(items, earlier, state.settings.media, param="items"), "conversation")

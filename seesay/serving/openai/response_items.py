@@ -40,21 +40,21 @@ _ITEM_KEYS = {
 }
 
 
-def read_input(given: object, earlier: Sequence[Message], limits: MediaLimits) -> tuple[Message, ...]:
-    """Return the messages of `input`, which continue the messages `earlier`."""
+def read_input(
+    given: object, earlier: Sequence[Message], limits: MediaLimits, *, param: str = "input"
+) -> tuple[Message, ...]:
+    """Return the messages of the field `param`, which continue the messages `earlier`."""
     if isinstance(given, str):
         given = [{"role": "user", "content": given}]
     if not isinstance(given, list):
-        raise bad_request(f"input must be a string or a list of items, got {show(given)}", "input")
+        raise bad_request(f"{param} must be a string or a list of items, got {show(given)}", param)
     if not given:
-        raise bad_request("input must be a list with at least one item, got an empty list", "input")
+        raise bad_request(f"{param} must be a list with at least one item, got an empty list", param)
     conversation = _Conversation(earlier)
     for index, item in enumerate(given):
-        conversation.add(item, f"input[{index}]")
+        conversation.add(item, f"{param}[{index}]")
     messages = conversation.end()
-    check_media(
-        (part for message in messages for part in message.parts if isinstance(part, MediaPart)), limits, "input"
-    )
+    check_media((part for message in messages for part in message.parts if isinstance(part, MediaPart)), limits, param)
     return messages
 
 

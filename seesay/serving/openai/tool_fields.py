@@ -260,7 +260,8 @@ def _read_typed(
         return value, place
     refuse_unknown_fields(value, ("type", kind), place)
     place = f"{place}.{kind}"
-    fields = _as_object(value.get(kind), place, "a name")
+    other = "" if kind in value else " (in /v1/responses it stands beside the type)"
+    fields = _as_object(value.get(kind), place, f"a name{other}")
     refuse_unknown_fields(fields, keys, place)
     return fields, place
 

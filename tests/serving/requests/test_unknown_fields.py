@@ -180,3 +180,13 @@ def test_the_option() -> None:
     parser = make_parser()
     for words, expected in (([], "ignore"), (["--unknown-fields", "refuse"], "refuse")):
         assert make_cli_settings(parser.parse_args(["serve", "api_server", *words])).unknown_fields == expected
+
+
+async def test_a_tool_as_responses_have_it_is_told_where_its_name_stands(engine: AsyncEngine) -> None:
+    """Beside the type it is an unknown field."""
+    app = create_app(engine, make_settings(unknown_fields="ignore"))
+    body = {"messages": [{"role": "user", "content": "x"}], "tools": [{"type": "function", "name": "look"}]}
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://test") as client:
+        answer = await client.post("/v1/chat/completions", json=body)
+    assert answer.status_code == 400 and answer.headers[HEADER] == "tools[0].name"
+    assert "must be an object with a name (in /v1/responses it stands beside the type)" in answer.text
