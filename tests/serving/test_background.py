@@ -8,8 +8,11 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from live_server import MODEL, LiveServer, make_data_url
+from live_server import MODEL, HeldEngine, LiveServer, make_data_url, serve
 from waiting import wait_until
+
+from seesay.engine.front.engine import AsyncEngine
+from seesay.values import OutputDelta
 
 PATH = "/v1/responses"
 LONG = {"text": {"format": {"type": "regex", "regex": "[ab]{600}"}}}
@@ -36,6 +39,20 @@ def test_a_response_is_there_later(client: openai.OpenAI) -> None:
     assert found.usage is not None and found.background
     following = client.responses.create(previous_response_id=found.id, **options)
     assert following.output_text == client.responses.create(previous_response_id=at_once.id, **options).output_text
+
+
+def test_a_response_that_has_begun_says_so(engine: AsyncEngine) -> None:
+    held = HeldEngine(engine)
+    with serve(held) as server:
+        body = {"model": MODEL, "input": "the game", "background": True}
+        url = f"{server.url}{PATH}/{server.post(PATH, body).json()['id']}"
+        request_id, request, on_output = held.submitted.get(timeout=60)
+        assert httpx.get(url).json()["status"] == "queued" and request.streams
+        on_output(OutputDelta(request_id=request_id, text="a", token_ids=(5,)))
+        wait_until(lambda: httpx.get(url).json()["status"] == "in_progress")
+        on_output(OutputDelta(request_id=request_id, text="b", token_ids=(6,), finish_reason="stop"))
+        wait_until(lambda: httpx.get(url).json()["status"] == "completed")
+        assert httpx.get(url).json()["output"][0]["content"][0]["text"] == "ab"
 
 
 def test_a_running_response_is_cancelled(server: LiveServer, client: openai.OpenAI) -> None:

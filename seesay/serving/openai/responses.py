@@ -143,7 +143,7 @@ class ResponseReply:
             gen_config=config,
             template_options=self.reading.template_options,
             kept_tokens=self.reading.kept_tokens,
-            streams=bool(body.stream),
+            streams=bool(body.stream or body.background),  # what is in the background says when it has begun
             **body.request_options(),
         )
         self.request = state.fit_model(request, self.reading.names, http)

@@ -49,6 +49,10 @@ class ResponseRequest(ThoughtLimitFields, EngineFields):
         "moderation": ((), "not supported"),
         "truncation": (("disabled",), "not supported, except disabled"),
         "service_tier": (("auto", "default"), "not supported, except auto and default"),
+        "messages": ((), "not supported: use input"),
+        "max_tokens": ((), "not supported: use max_output_tokens"),
+        "max_completion_tokens": ((), "not supported: use max_output_tokens"),
+        "response_format": ((), "not supported: use text.format"),
     }
 
     hints: ClassVar[Mapping[str, tuple[object, ...]]] = pick_hints(

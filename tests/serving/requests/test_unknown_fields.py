@@ -190,3 +190,24 @@ async def test_a_tool_as_responses_have_it_is_told_where_its_name_stands(engine:
         answer = await client.post("/v1/chat/completions", json=body)
     assert answer.status_code == 400 and answer.headers[HEADER] == "tools[0].name"
     assert "must be an object with a name (in /v1/responses it stands beside the type)" in answer.text
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "other"),
+    [
+        ("messages", [{"role": "user", "content": "x"}], "input"),
+        ("max_tokens", 5, "max_output_tokens"),
+        ("max_completion_tokens", 5, "max_output_tokens"),
+        ("response_format", {"type": "json_object"}, "text.format"),
+    ],
+)
+async def test_fields_that_have_another_name_in_responses_are_not_ignored(
+    engine: AsyncEngine, name: str, value: object, other: str
+) -> None:
+    """They would change the answer."""
+    app = create_app(engine, make_settings(unknown_fields="ignore"))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://test") as client:
+        answer = await client.post("/v1/responses", json={"input": "x", name: value})
+    error = answer.json()["error"]
+    assert answer.status_code == 400 and error["param"] == name
+    assert error["message"].startswith(f"{name} is not supported: use {other}; got")
