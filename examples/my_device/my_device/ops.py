@@ -8,7 +8,8 @@ import torch
 
 from seesay.llm.memory.kv_layout import LayerCache
 from seesay.llm.ops.interface import DecodeRows, RowLayout
-from seesay.llm.ops.torch_ops import AttentionPlan, DecodeGroup, TorchOps
+from seesay.llm.ops.torch_attention import AttentionPlan, DecodeGroup
+from seesay.llm.ops.torch_ops import TorchOps
 from seesay.llm.plans.window import Window, find_first_seen
 
 
