@@ -49,7 +49,7 @@ def read_regex(pattern: str, where: str, *, flags: str = "") -> Node:
     try:
         with_groups = re._parser.parse(pattern, re.UNICODE)  # type: ignore[attr-defined]
     except (re.error, OverflowError, RecursionError) as error:
-        raise _refuse(where, f"is not a regular expression: {error}") from error
+        raise _refuse(where, f"is not valid: {error}") from error
     found = with_groups.state.flags & ~re.UNICODE.value
     if found:
         raise _refuse(where, f"has flags ({re.RegexFlag(found).name}), which are not supported")

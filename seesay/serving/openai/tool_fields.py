@@ -257,6 +257,9 @@ def _read_typed(
         raise bad_request(f"{place}.type must be {' or '.join(map(repr, types))}, got {show(kind)}", f"{place}.type")
     if not is_nested:
         refuse_unknown_fields(value, ("type", *keys), place)
+        if "name" not in value:
+            why = f"{place}.name is missing (in /v1/chat/completions it stands inside of {kind})"
+            raise bad_request(why, f"{place}.name", code="missing_required_parameter")
         return value, place
     refuse_unknown_fields(value, ("type", kind), place)
     place = f"{place}.{kind}"

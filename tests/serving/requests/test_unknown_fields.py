@@ -211,3 +211,12 @@ async def test_fields_that_have_another_name_in_responses_are_not_ignored(
     error = answer.json()["error"]
     assert answer.status_code == 400 and error["param"] == name
     assert error["message"].startswith(f"{name} is not supported: use {other}; got")
+
+
+async def test_a_tool_as_chats_have_it_is_told_where_its_name_stands(engine: AsyncEngine) -> None:
+    app = create_app(engine, make_settings(unknown_fields="ignore"))
+    body = {"input": "x", "tools": [{"type": "function", "function": {"name": "look"}}]}
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://test") as client:
+        answer = await client.post("/v1/responses", json=body)
+    assert answer.status_code == 400 and answer.headers[HEADER] == "tools[0].function"
+    assert "tools[0].name is missing (in /v1/chat/completions it stands inside of function)" in answer.text
