@@ -22,6 +22,7 @@ MAX_LINE_BYTES = 256 << 20
 MAX_LINES = 1 << 20
 _MAX_MEDIA_BYTES = 4 << 30
 _MAX_TOKENS = 1 << 24
+_MAX_TOKEN_ID = 1 << 31
 _MAX_SECONDS = 1 << 34
 _SHA256 = re.compile("[0-9a-f]{64}")
 _DIGITS = re.compile("[0-9]{1,9}")
@@ -55,11 +56,11 @@ def _read_line(path: Path, number: int, line: bytes) -> Recorded:
     if len(line) > MAX_LINE_BYTES:
         _fail(path, number, f"it has more than {MAX_LINE_BYTES} bytes")
     if not line.endswith(b"\n"):
-        _fail(path, number, "it is cut off: remove it to replay the others")
+        _fail(path, number, "it is cut off, remove it to replay the others")
     try:
         value = json.loads(line, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
-        _fail(path, number, f"it is not JSON: {str(error)[:200]}")
+        _fail(path, number, f"it is not JSON, remove it to replay the others: {str(error)[:200]}")
     if not isinstance(value, dict) or value.get("record") != RECORD_VERSION:
         _fail(path, number, f'it is not a request of a recording, which begins with {{"record":{RECORD_VERSION}')
     try:
@@ -78,6 +79,8 @@ def _make_record(value: Mapping[str, Any]) -> RequestRecord:
         raise ConfigError(f"tokens must be a list of 1 to {_MAX_TOKENS} token ids, got {len(record.tokens)}")
     if min(record.tokens) < 0 or not 0 <= record.num_continued < len(record.tokens):
         raise ConfigError("tokens must be token ids, of which num_continued, but not all, begin the answer")
+    if not all(0 <= token_id < _MAX_TOKEN_ID for token_id in record.answer):
+        raise ConfigError(f"answer must be token ids, integers in [0, {_MAX_TOKEN_ID})")
     for name in ("arrived_at", "first_token_s", "total_s"):
         if not 0 <= getattr(record, name) <= _MAX_SECONDS:
             raise ConfigError(f"{name} must be in [0, {_MAX_SECONDS}] seconds, got {show(getattr(record, name))}")
@@ -127,7 +130,7 @@ def _make_options(given: Mapping[str, Any]) -> GenerationConfig:
     known = {each.name for each in fields(GenerationConfig)}
     for name in options:
         if name not in known or name in ("n", "best_of"):
-            raise ConfigError(f"options.{name[:60]} is not an option of an answer")
+            raise ConfigError(f"options: {name[:60]!r} is not an option of an answer")
     return GenerationConfig(**options)
 
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from seesay.bench.recorded import MediaFolder, Recorded
 from seesay.engine.front.engine import AsyncEngine
+from seesay.engine.front.recording import name_weights
 from seesay.engine.front.request_batch import AsyncRequestBatch
 from seesay.errors import ConfigError, SeesayError
 from seesay.values import GenerationRequest, MediaPart, Modality
@@ -34,15 +35,22 @@ _SERVER_OPTIONS = frozenset(
 _RENAMED = {"random_seed": "seed", "stop_words": "stop"}
 _NO_EFFECT = frozenset({"logprobs", "prompt_logprobs"})
 """Options that change no token."""
+_UNSEEN = frozenset({401, 403, 404, 405, 429})
+"""HTTP statuses of a key, a route or an adapter that the server does not know, and of a full queue."""
+_MOST_NAMED, _MOST_SHOWN = 10, 1000
+"""Most lines that a message names, and most characters of it."""
+_STRANGE = "the server's answer is not one of seesay's route /generate"
 
 
 @dataclass(slots=True)
 class Answer:
-    """An answer to a repeated request: its tokens, how it ended, and the seconds to its first token and its end."""
+    """An answer to a repeated request: its tokens, how it ended, with the code and the message of an error, and the
+    seconds to its first token and its end."""
 
     token_ids: list[int] = field(default_factory=list)
     finish_reason: str = "abort"
     error: str = ""
+    message: str = ""
     first_token_s: float = 0.0
     total_s: float = 0.0
 
@@ -52,7 +60,9 @@ class NotRepeatableError(SeesayError):
 
 
 class Target(Protocol):
-    """Answers repeated requests."""
+    """Answers repeated requests. weights: how a recording names those of the model; empty where they are not known."""
+
+    weights: str
 
     def pieces(self, recorded: Recorded, media: Sequence[bytes]) -> AsyncGenerator[Answer, None]:
         """Yield the answer so far, the same object each time. Leaving early aborts the request. Raises
@@ -68,7 +78,7 @@ class EngineTarget:
     """An engine in this process."""
 
     def __init__(self, engine: AsyncEngine) -> None:
-        self._engine = engine
+        self._engine, self.weights = engine, name_weights(engine.weights_digest)
 
     async def pieces(self, recorded: Recorded, media: Sequence[bytes]) -> AsyncGenerator[Answer, None]:
         """See `Target.pieces`."""
@@ -81,6 +91,7 @@ class EngineTarget:
                     answer.finish_reason = delta.finish_reason
                 if delta.error is not None:
                     answer.error = str(getattr(delta.error, "code", "internal_error"))
+                    answer.message = str(delta.error)
                 if delta.timings is not None:
                     answer.first_token_s = delta.timings.time_to_first_token_s
                     answer.total_s = delta.timings.total_s
@@ -94,6 +105,8 @@ class EngineTarget:
 class ServerTarget:
     """A seesay server, by its route `/generate`."""
 
+    weights = ""
+
     def __init__(self, client: httpx.AsyncClient, url: str) -> None:
         self._client, self._url = client, url.rstrip("/").removesuffix("/v1")
 
@@ -103,32 +116,45 @@ class ServerTarget:
         body = make_body(recorded, media)
         async with self._client.stream("POST", f"{self._url}/generate", json=body) as response:
             if response.status_code != 200:
-                answer.finish_reason, answer.error = "error", _read_error(await response.aread())
+                _add_refusal(answer, response.status_code, await response.aread())
                 yield answer
                 return
             async for line in response.aiter_lines():
                 if not line.startswith("data:") or line[5:].strip() == "[DONE]":
                     continue
-                _add_event(answer, json.loads(line[5:]), time.perf_counter() - started_at)
+                try:
+                    _add_event(answer, json.loads(line[5:]), time.perf_counter() - started_at)
+                except (ValueError, LookupError, TypeError, AttributeError):
+                    raise NotRepeatableError(_STRANGE) from None
                 yield answer
 
     async def write(self, token_ids: Sequence[int]) -> str:
         """See `Target.write`."""
-        response = await self._client.post(f"{self._url}/detokenize", json={"tokens": list(token_ids)})
-        return str(response.json().get("prompt", "")) if response.is_success else ""
+        try:
+            response = await self._client.post(f"{self._url}/detokenize", json={"tokens": list(token_ids)})
+            return str(response.json().get("prompt", "")) if response.is_success else ""
+        except (httpx.HTTPError, ValueError, AttributeError):  # it is gone, or another kind of server
+            return ""
 
 
-def _read_error(body: bytes) -> str:
+def _add_refusal(answer: Answer, status: int, body: bytes) -> None:
+    """Add an answer that is no stream. Raises `NotRepeatableError` where the server did not look at the request."""
     try:
-        error = json.loads(body)["error"]
-        return str(error.get("code") or error.get("type"))
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return "internal_error"
+        _add_error(answer, json.loads(body)["error"])
+    except (ValueError, LookupError, TypeError, AttributeError):
+        answer.finish_reason, answer.error = "error", "internal_error"
+    if status in _UNSEEN:
+        raise NotRepeatableError(f"the server answers with status {status}: {answer.message or 'it says no more'}")
+
+
+def _add_error(answer: Answer, error: Any) -> None:
+    answer.finish_reason, answer.error = "error", str(error.get("code") or error.get("type") or "internal_error")
+    answer.message = str(error.get("message") or "")
 
 
 def _add_event(answer: Answer, event: Any, passed_s: float) -> None:
     if event.get("error") is not None:
-        answer.finish_reason, answer.error = "error", str(event["error"].get("code") or "internal_error")
+        _add_error(answer, event["error"])
         return
     if event["output_ids"] and not answer.token_ids:
         answer.first_token_s = passed_s
@@ -248,7 +274,7 @@ async def _repeat(recorded: Recorded, target: Target, folder: MediaFolder) -> Re
                 raise NotRepeatableError(f"its {item.modality} {item.sha256} is not there: see --media")
             media.append(content)
         answer = await _answer(recorded, target, media)
-    except (NotRepeatableError, ConfigError, httpx.HTTPError) as error:
+    except (NotRepeatableError, ConfigError, httpx.HTTPError, httpx.InvalidURL) as error:
         return Repeated(recorded=recorded, problem=str(error) or type(error).__name__)
     return Repeated(recorded=recorded, answer=answer, differs_at=find_difference(recorded, answer))
 
@@ -289,19 +315,53 @@ def compare_times(repeated: Sequence[Repeated]) -> list[str]:
     return lines
 
 
+def list_problems(repeated: Sequence[Repeated]) -> list[str]:
+    """Return a line for each reason why requests could not be repeated, with the numbers of their lines."""
+    lines: dict[str, list[int]] = {}
+    for each in repeated:
+        if each.answer is None:
+            lines.setdefault(each.problem, []).append(each.recorded.line)
+    return [f"{_name_lines(sorted(found))}: not repeated: {printable(problem)}" for problem, found in lines.items()]
+
+
+def list_other_weights(requests: Sequence[Recorded], weights: str) -> list[str]:
+    """Return a line for each other model that answered when requests were recorded."""
+    lines: dict[str, list[int]] = {}
+    for each in requests:
+        if weights and each.record.weights != weights:
+            lines.setdefault(each.record.model, []).append(each.line)
+    return [
+        f"{_name_lines(sorted(found))}: answered by other weights when it was recorded, of '{printable(model)}'"
+        for model, found in lines.items()
+    ]
+
+
+def _name_lines(numbers: Sequence[int]) -> str:
+    if len(numbers) == 1:
+        return f"line {numbers[0]}"
+    more = f" and {len(numbers) - _MOST_NAMED} more" if len(numbers) > _MOST_NAMED else ""
+    return f"lines {', '.join(map(str, numbers[:_MOST_NAMED]))}{more}"
+
+
+def printable(text: str) -> str:
+    """Return a text of a recording or a server for one line of a terminal: other characters are escaped."""
+    shown = text[:_MOST_SHOWN]
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in shown)
+
+
 async def describe_difference(each: Repeated, target: Target) -> str:
     """Return what differs in an answer: the first token, how both end, and both texts from there on."""
     assert each.answer is not None and each.differs_at is not None
     at, record, answer = each.differs_at, each.recorded.record, each.answer
     ends = [
-        f"{ids[at]}" if at < len(ids) else f"the end ({reason}{': ' + error if error else ''})"
-        for ids, reason, error in (
+        f"{ids[at]}" if at < len(ids) else f"the end ({': '.join(filter(None, reasons))})"
+        for ids, *reasons in (
             (record.answer, record.finish_reason, record.error),
-            (answer.token_ids, answer.finish_reason, answer.error),
+            (answer.token_ids, answer.finish_reason, answer.error, answer.message),
         )
     ]
     texts = [(await target.write(ids[max(0, at - 8) : at + 24])) for ids in (record.answer, answer.token_ids)]
     return (
-        f"line {each.recorded.line}: token {at} was {ends[0]}, now it is {ends[1]}\n"
+        f"line {each.recorded.line}: token {at} was {printable(ends[0])}, now it is {printable(ends[1])}\n"
         f"  was: {texts[0]!r}\n  now: {texts[1]!r}"
     )

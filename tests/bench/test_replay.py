@@ -27,7 +27,7 @@ from seesay import cli
 from seesay.bench.recorded import read_recording
 from seesay.config import EngineConfig, GenerationConfig, MediaLimits
 from seesay.engine.front.engine import AsyncEngine
-from seesay.engine.front.recording import append, media_folder, write_line
+from seesay.engine.front.recording import append, check_path, media_folder, write_line
 from seesay.errors import ConfigError
 from seesay.offline.pipeline import Pipeline
 from seesay.values.records import MediaRecord, RequestRecord
@@ -170,12 +170,14 @@ def test_media_that_are_not_there(recording: Recording, capsys: pytest.CaptureFi
     assert replay(recording, *words, path=path) == 0
     captured = capsys.readouterr()
     assert captured.out.startswith("5 equal, 0 different, 3 not repeated\n")
-    assert captured.err.count("is not there: see --media") == 3
+    assert re.fullmatch(
+        r"lines \d, \d, \d: not repeated: its image [0-9a-f]{64} is not there: see --media\n", captured.err
+    )
     media_folder(path).mkdir()
     for file in media_folder(recording.path).iterdir():
         (media_folder(path) / file.name).write_bytes(b"another")
     assert replay(recording, *words, path=path) == 0
-    assert capsys.readouterr().err.count("has another content than was recorded") == 3
+    assert capsys.readouterr().err.endswith(" has another content than was recorded\n")
 
 
 @pytest.mark.parametrize(
@@ -189,7 +191,10 @@ def test_media_that_are_not_there(recording: Recording, capsys: pytest.CaptureFi
         ({"record": 2}, "is not a request of a recording"),
         ({"path": "/etc/passwd"}, "'path' is not a field"),
         ({"options": {"max_new_tokens": 0}}, "max_new_tokens must be at least 1"),
-        ({"options": {"n": 2}}, "options.n is not an option"),
+        ({"options": {"n": 2}}, "options: 'n' is not an option"),
+        ({"options": {"\x1b[2J": 2}}, r"options: '\x1b[2J' is not an option"),
+        ({"answer": [-1]}, "answer must be token ids"),
+        ({"answer": [1 << 31]}, "answer must be token ids"),
         ({"options": {"logit_bias": {"x": 1}}}, "keys must be token ids"),
         ({"options": [1]}, "options"),
         ({"arrived_at": 1e300}, "arrived_at must be in [0, "),
@@ -216,7 +221,7 @@ def test_a_line_that_is_wrong_is_named(
     ("line", "message"),
     [
         (b'{"record":1', "it is cut off"),
-        (b"\n", "it is not JSON"),
+        (b"\n", "it is not JSON, remove it to replay the others"),
         (b"[]\n", "is not a request of a recording"),
         (b'{"record":1,"arrived_at":NaN}\n', "NaN is not JSON"),
         (b"[" * 100_000 + b"\n", "it is not JSON"),
@@ -232,6 +237,51 @@ def test_a_damaged_line_is_named(line: bytes, message: str, tmp_path: Path) -> N
     with pytest.raises(ConfigError, match="line 1: ") as raised:
         read_recording(path)
     assert message in str(raised.value) and len(str(raised.value)) < 700
+
+
+def test_why_a_server_did_not_look_at_requests(
+    recording: Recording, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """A key, a route and an adapter that it does not know make no answers that differ. A reason is told once."""
+    assert replay(recording, "--base-url", recording.server.url, "--api-key", "another") == 1
+    captured = capsys.readouterr()
+    assert captured.out == "0 equal, 0 different, 8 not repeated\n"
+    assert captured.err.startswith("lines 1, 2, 3, 4, 5, 6, 7, 8: not repeated: the server answers with status 401: ")
+    assert captured.err.count("\n") == 1
+    assert replay(recording, "--base-url", f"{recording.server.url}/elsewhere", "--api-key", KEY) == 1
+    assert "not repeated: the server answers with status 404: " in capsys.readouterr().err
+    path = tmp_path / "adapted.jsonl"
+    path.write_text(json.dumps({**recording.lines[0], "adapter": "shouting"}) + "\n")
+    assert replay(recording, "--base-url", recording.server.url, "--api-key", KEY, path=path) == 1
+    captured = capsys.readouterr()
+    assert captured.out == "0 equal, 0 different, 1 not repeated\n" and "'shouting'" in captured.err
+
+
+def test_why_an_engine_answers_otherwise(
+    recording: Recording, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "adapted.jsonl"
+    path.write_text(json.dumps({**recording.lines[0], "adapter": "shouting"}) + "\n")
+    assert replay(recording, "--model", str(recording.checkpoint), *ENGINE, path=path) == 1
+    captured = capsys.readouterr()
+    assert re.search(r"now it is the end \(error: invalid_request: .*'shouting'", captured.out) and not captured.err
+    path.write_text(json.dumps({**recording.lines[0], "weights": "0" * 16, "model": "\x1b[2Jother"}) + "\n")
+    assert replay(recording, "--model", str(recording.checkpoint), *ENGINE, path=path) == 0
+    assert capsys.readouterr().err == "line 1: answered by other weights when it was recorded, of '\\x1b[2Jother'\n"
+
+
+def test_a_line_that_was_cut_off_takes_no_other_with_it(tmp_path: Path) -> None:
+    """Of a process that was killed. The next one goes on in a line of its own."""
+    path = tmp_path / "requests.jsonl"
+    whole = json.dumps(LINE).encode() + b"\n"
+    path.write_bytes(whole + whole[:20])
+    for _ in range(2):
+        check_path(path)
+        append(path, whole)
+    lines = path.read_bytes().splitlines(keepends=True)
+    assert lines == [whole, whole[:20] + b"\n", whole, whole]
+    with pytest.raises(ConfigError, match="line 2: it is not JSON, remove it to replay the others"):
+        read_recording(path)
 
 
 def test_a_recording_that_is_missing_or_empty(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -61,6 +61,8 @@ def _run(arguments: argparse.Namespace) -> int:
     set_up_logging(arguments.log_level, arguments.max_log_len)
     if arguments.speed < 0:
         raise ConfigError(f"--speed must be at least 0, got {arguments.speed:g}")
+    if arguments.base_url is not None and not arguments.base_url.startswith(("http://", "https://")):
+        raise ConfigError(f"--base-url must begin with http:// or https://, got {arguments.base_url!r}")
     if arguments.media is not None and not arguments.media.is_dir():
         raise ConfigError(f"--media must be a folder, got {str(arguments.media)!r}")
     requests = read_recording(arguments.recording)
@@ -71,28 +73,30 @@ def _run(arguments: argparse.Namespace) -> int:
 
 async def _replay(arguments: argparse.Namespace, requests: list[Recorded]) -> int:
     from seesay.bench.recorded import MediaFolder
-    from seesay.bench.replay import replay
+    from seesay.bench.replay import list_other_weights, replay
     from seesay.engine.front.recording import media_folder
 
     folder = MediaFolder(arguments.media or media_folder(arguments.recording))
     open_target = _open_engine if arguments.base_url is None else _open_server
     async with open_target(arguments) as target:
+        for line in list_other_weights(requests, target.weights)[:_MOST_SHOWN]:
+            print(line, file=sys.stderr)
         repeated = await replay(requests, target, folder, speed=arguments.speed or None)
         return await _report(repeated, target)
 
 
 async def _report(repeated: Sequence[Repeated], target: Target) -> int:
     """Print what differs, and the times. Return the exit status."""
-    from seesay.bench.replay import compare_times, describe_difference
+    from seesay.bench.replay import compare_times, describe_difference, list_problems
 
     different = [each for each in repeated if each.differs_at is not None]
-    missing = [each for each in repeated if each.answer is None]
+    num_missing = sum(each.answer is None for each in repeated)
     for each in different[:_MOST_SHOWN]:
         print(await describe_difference(each, target))
-    for each in missing[:_MOST_SHOWN]:
-        print(f"line {each.recorded.line}: not repeated: {each.problem}", file=sys.stderr)
-    num_equal = len(repeated) - len(different) - len(missing)
-    print(f"{num_equal} equal, {len(different)} different, {len(missing)} not repeated")
+    for line in list_problems(repeated)[:_MOST_SHOWN]:
+        print(line, file=sys.stderr)
+    num_equal = len(repeated) - len(different) - num_missing
+    print(f"{num_equal} equal, {len(different)} different, {num_missing} not repeated")
     print("".join(f"{line}\n" for line in compare_times(repeated)), end="")
     return int(bool(different) or num_equal == 0)
 

@@ -231,8 +231,9 @@ class AsyncEngine:
             grammars=self._grammars,
             is_encoded=core.is_encoded,
         )
+        self.weights_digest = model.checkpoint.revision_digest
         self._preparer.recorder = make_recorder(
-            self.config, self.model_path, model.checkpoint.revision_digest, self._preparer.answers.eos_token_ids
+            self.config, self.model_path, self.weights_digest, self._preparer.answers.eos_token_ids
         )
         self._media_room = MediaRoom()
         self._delivery = Delivery(core, self._media_room)

@@ -67,7 +67,7 @@ class Recorder:
         self._max_bytes = max_bytes
         self._path = Path(path)
         self._folder = media_folder(self._path) if with_media else None
-        self._model, self._weights, self._eos = model, weights.hex()[:16], eos
+        self._model, self._weights, self._eos = model, name_weights(weights), eos
         self._names: dict[Hashable, str] = {}
         self._lock = threading.Lock()
         self._num_waiting = self._num_written = self._num_lost = 0
@@ -264,18 +264,31 @@ class _Watch:
         }
 
 
+def name_weights(digest: bytes) -> str:
+    """Return how a recording names weights with this digest."""
+    return digest.hex()[:16]
+
+
 def media_folder(path: Path) -> Path:
     """Return the folder of the media of a recording."""
     return path.with_name(f"{path.name}.media")
 
 
 def check_path(path: str | os.PathLike[str]) -> None:
-    """Raise `ConfigError` unless a recording can be written there; makes an empty file."""
+    """Raise `ConfigError` unless a recording can be written there; makes an empty file. A last line that is cut off,
+    of a process that was killed, is ended, so that the next one is not part of it."""
     try:
         append(Path(path), b"")
+        append(Path(path), b"\n" if _is_cut_off(Path(path)) else b"")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ConfigError(f"record={os.fspath(path)!r} cannot be written: {reason}") from None
+
+
+def _is_cut_off(path: Path) -> bool:
+    with open(path, "rb", opener=_open_private) as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
+        return file.read(1) not in (b"", b"\n")
 
 
 def append(path: Path, data: bytes) -> None:
