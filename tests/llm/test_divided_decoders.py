@@ -31,6 +31,7 @@ from seesay.errors import CheckpointError, ConfigError
 from seesay.llm.models import residual
 from seesay.llm.models.composed_decoder import ComposedDecoder
 from seesay.llm.models.configs.reading import read_decoder_config
+from seesay.llm.models.layer_states import LayerStates
 
 CPU = torch.device("cpu")
 SIZES = {"hidden_size": 64, "intermediate_size": 104, "num_attention_heads": 4, "num_key_value_heads": 2}
@@ -72,6 +73,7 @@ def load(
     quantization: InFlight | None = None,
     device: torch.device = CPU,
     expert_parallel: bool = False,
+    num_deep_layers: int = 0,
 ) -> ComposedDecoder:
     checkpoint = Checkpoint.load(path, quantization=quantization)
     config = read_decoder_config(
@@ -80,7 +82,7 @@ def load(
     names = backbones.names_of(checkpoint)
     return ComposedDecoder.load(
         checkpoint,
-        config,
+        replace(config, num_deep_layers=num_deep_layers),
         decoder_name=names,
         device=device,
         dtype=torch.float32,
@@ -105,7 +107,7 @@ def test_kernels_of_few_rows_compute_the_same(
     check_ranks(path, 2, expected)
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma2", "granite", "mixtral", "starcoder2", "falcon"])
+@pytest.mark.parametrize("name", ["llama", "gemma2", "granite", "mixtral", "starcoder2", "olmo2", "falcon"])
 def test_two_pieces_compute_the_same(
     name: str, saved: Callable[[str], backbones.Backbone], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,7 +124,36 @@ def test_two_pieces_compute_the_same(
 
     pieces = [(6, 64), (5, 64)] * 2
     for shapes in run_ranks(2, count):
-        assert shapes[:4] == pieces if name != "falcon" else not shapes
+        assert [shape for shape in shapes if shape[1] == 64][:4] == pieces if name != "falcon" else not shapes
+
+
+def test_deep_embeddings_and_kept_states_join_two_pieces(
+    saved: Callable[[str], backbones.Backbone], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both are taken between layers, where the sums of the last pieces are still open."""
+    path = saved("llama").path
+
+    def compute(ranks: Ranks | None = None) -> tuple[Steps, torch.Tensor]:
+        decoder = load(path, ranks, num_deep_layers=2)
+        decoder.layer_states = LayerStates((0, 1))
+        return compute_steps(decoder), decoder.layer_states.states
+
+    expected, states = compute()
+    assert (expected.prompt - compute_steps(load(path)).prompt).abs().max() > 0.1
+    monkeypatch.setattr(residual, "MIN_PIECE_TOKENS", 2)
+    for steps, kept in run_ranks(2, compute):
+        torch.testing.assert_close(steps, expected, atol=3e-4 * float(expected.prompt.std()), rtol=1e-4)
+        torch.testing.assert_close(kept, states, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("form", ["awq, groups of 32", "gptq, symmetric", "fp8, blocks of 128"])
+def test_two_pieces_of_quantized_weights_compute_the_same(
+    form: str, wide: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, _ = write_quantized(wide, tmp_path, FORMATS[form])
+    expected = compute_steps(load(path))
+    monkeypatch.setattr(residual, "MIN_PIECE_TOKENS", 2)
+    check_ranks(path, 2, expected)
 
 
 @parametrize_sweep(form=FORMATS, size=[2, 4])
@@ -136,7 +167,7 @@ def test_every_format_is_divided(form: str, size: int, wide: Path, tmp_path: Pat
 @pytest.mark.parametrize("form", ORDERED)
 def test_inputs_in_order_of_activations_are_refused(form: str, wide: Path, tmp_path: Path) -> None:
     path, _ = write_quantized(wide, tmp_path, PACKED_FORMS[form])
-    with pytest.raises(CheckpointError, match=r"g_idx' has groups whose inputs are far apart .* use tp=1"):
+    with pytest.raises(CheckpointError, match=r"g_idx' has groups whose inputs are far apart .* use tp=1 or pp=2"):
         load(path, Unconnected(Place(0, 2)))
 
 
