@@ -121,9 +121,10 @@ def test_what_cannot_be_planned_for_is_named(
     of_modules = open_model(tiny_checkpoint("opt"), EngineConfig())
     with pytest.raises(ConfigError, match="cannot be planned, as it is computed as modules of Transformers"):
         Capacity(of_modules, EngineConfig())
-    with pytest.raises(SystemExit):
-        main(["plan", "--gpus", "many"])
-    assert "must be like 8x80GB or 24GB, got 'many'" in capsys.readouterr().err
+    for gpus in ("many", "8"):  # of what, GPUs or gigabytes?
+        with pytest.raises(SystemExit):
+            main(["plan", "--gpus", gpus])
+        assert f"must be like 8x80GB or 24GB, got '{gpus}'" in capsys.readouterr().err
 
 
 def test_options_of_the_engine_count(

@@ -28,7 +28,7 @@ def _read_gpus(text: str) -> tuple[int, int]:
     """Return (how many GPUs, bytes of each)."""
     found = _GPUS.fullmatch(text.strip())
     count, size = (int(found[1] or 1), float(found[2])) if found else (0, 0.0)
-    if found is None or not count or not size:
+    if found is None or not count or not size or not (found[1] or found[3]):  # a number alone may mean either
         raise argparse.ArgumentTypeError(f"must be like 8x80GB or 24GB, got {text[:40]!r}")
     return count, int(size * (_GIB if (found[3] or "").lower() == "gib" else 10**9))
 
