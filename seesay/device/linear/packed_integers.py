@@ -329,7 +329,7 @@ def _find_order(part: Part, groups: torch.Tensor, first: int, group_size: int | 
     if inputs.num_picked < inputs.size and not ((groups >= 0) & (groups < num_groups)).all():
         raise TensorError(
             part.tensor,
-            "has groups whose inputs are far apart (desc_act): they cannot be divided among ranks; use tp=1",
+            "has groups whose inputs are far apart (desc_act): they cannot be divided among ranks; use tp=1 or pp=2",
         )
     if not ((groups >= 0) & (groups < num_groups)).all():
         raise TensorError(part.tensor, f"has groups outside of {first} to {first + num_groups - 1}")

@@ -149,7 +149,9 @@ def _make_size_error(config: DecoderConfig, size: int, division: Division) -> Co
     grain = division.grain
     sizes = [n for n in range(1, _MOST_RANKS + 1) if _divides(config, n, division)]
     *others, last = map(str, sizes)
-    advice = f"can be divided among {', '.join(others)} or {last} ranks" if others else "cannot be divided: use tp=1"
+    advice = "cannot be divided: use tp=1 or pp=2"
+    if others:
+        advice = f"can be divided among {', '.join(others)} or {last} ranks"
     grouped = f", stored in groups of {max(grain)}," if max(grain) > 1 else ""
     states = " and layers with states" if config.num_taps else ""
     inner = min(spec.size for spec in _kinds(config))

@@ -83,7 +83,7 @@ def test_query_heads_stay_with_their_keys(
     [
         ({"heads": 28, "kv_heads": 4}, None, 3, "tp=3: 28 query heads and 4 KV heads .* among 1, 2, 4 or 28 ranks"),
         ({"heads": 6, "kv_heads": 3}, None, 2, "6 query heads and 3 KV heads .* among 1, 3 or 6 ranks"),
-        ({"heads": 14, "kv_heads": 2, "head_dim": 64}, AWQ, 2, "groups of 128, cannot be divided: use tp=1"),
+        ({"heads": 14, "kv_heads": 2, "head_dim": 64}, AWQ, 2, "groups of 128, cannot be divided: use tp=1 or pp=2"),
         ({"heads": 8, "kv_heads": 8, "inner": 512}, AWQ, 8, "512, stored in groups of 128, .* 1, 2 or 4 ranks"),
         ({"heads": 8, "kv_heads": 8, "inner": 512}, BLOCKS, 8, "512, stored in groups of 128, .* 1, 2 or 4 ranks"),
     ],
