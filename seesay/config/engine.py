@@ -241,7 +241,12 @@ class EngineConfig:
         require(is_valid, "max_cpu_adapters", most_there, f"must be 0 or at least max_adapters={self.max_adapters}")
 
     def _check_record(self) -> None:
-        require(self.record is not None or not self.record_media, "record_media", self.record_media, "needs record")
+        require(
+            self.record is not None or not self.record_media,
+            "record_media",
+            self.record_media,
+            "needs EngineConfig.record",
+        )
 
     def _check_deterministic(self) -> None:
         for name, only in (("tp", 1), ("pp", 1), ("adapters", None), ("max_adapters", 0)):

@@ -45,14 +45,17 @@ class SpeculativeConfig:
         check_types(self)
         if method in ("draft", "eagle3"):
             require(
-                bool(self.model), "speculative.model", self.model, f"must name what proposes with method={method!r}"
+                bool(self.model),
+                "speculative.model",
+                self.model,
+                f"must name what proposes with speculative.method={method!r}",
             )
         else:
             require(
                 not self.model,
                 "speculative.model",
                 self.model,
-                f"must be empty with method={method!r}, which needs none",
+                f"must be empty with speculative.method={method!r}, which needs none",
             )
         require(1 <= most <= MAX_TOKENS, "speculative.num_speculative_tokens", most, f"must be in [1, {MAX_TOKENS}]")
 
@@ -65,4 +68,8 @@ def make_speculative(given: SpeculativeConfig | Mapping[str, Any] | None) -> Spe
     for name in given:
         if name not in known:
             raise ConfigError(f"speculative: {name!r} is not an option, only {', '.join(known)} are")
-    return SpeculativeConfig(**given)
+    try:
+        return SpeculativeConfig(**given)
+    except ConfigError as error:
+        known_by = "" if str(error).startswith("speculative.") else "speculative."
+        raise ConfigError(f"{known_by}{error}") from None

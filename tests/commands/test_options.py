@@ -107,6 +107,15 @@ def test_steps_sized_by_time_are_turned_off() -> None:
             "chat --num-cpu-blocks 2 --no-enable-prefix-caching",
             "--num-cpu-blocks must be 0 without --enable-prefix-caching, got 2",
         ),
+        (
+            "chat --speculative-algorithm draft",
+            "--speculative-draft-model must name what proposes with --speculative-algorithm='draft', got ''",
+        ),
+        (
+            "chat --speculative-num-draft-tokens 16",
+            "--speculative-num-draft-tokens must be in [1, 15], got 16",
+        ),
+        ("chat --record-media", "--record-media needs --record"),
         ("chat --step-timeout 0", "--step-timeout must be above 0, or None, got 0.0"),
         ("chat --hf-overrides {", "--hf-overrides must be valid JSON"),
         ("chat --hf-overrides 3", "--hf-overrides must be a JSON object"),

@@ -26,10 +26,14 @@ _NAMES = {
     "drain_timeout_s": "drain_timeout",
     "frontend_timeout_s": "frontend_timeout",
     "step_timeout_s": "step_timeout",
+    "speculative.method": "speculative_algorithm",
+    "speculative.model": "speculative_draft_model",
+    "speculative.num_speculative_tokens": "speculative_num_draft_tokens",
 }
 # A word with an underscore, any word after the name of a configuration class, or the word that the message is about.
 _OPTION = re.compile(
-    r"\b(?:[A-Z]\w+(?:Config|Limits|Settings)\.([a-z_]+)|([a-z]+(?:_[a-z]+)+))\b|^([a-z]+)(?= must |=)"
+    r"\b(?:[A-Z]\w+(?:Config|Limits|Settings)\.([a-z_]+)|(speculative\.[a-z_]+|[a-z]+(?:_[a-z]+)+))\b"
+    r"|^([a-z]+)(?= must |=)"
 )
 _SWITCHED_ON = re.compile(r"(--[\w-]+)=True\b(?: \(\1\))?")
 _NEGATION = re.compile("^--(?:no|disable)-")

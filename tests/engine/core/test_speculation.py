@@ -319,7 +319,8 @@ def test_other_methods_are_refused_by_name(method: Any) -> None:
         ({"model": "a/b"}, "model must be empty"),
         ({"method": "draft"}, "model must name"),
         ({"method": "eagle3"}, "model must name"),
-        ({"method": "magic"}, "method"),
+        ({"method": "magic"}, "^speculative.method must be one of"),
+        ({"num_speculative_tokens": "3"}, "^speculative.num_speculative_tokens must be an integer"),
         ({"prompt_lookup_max": 4}, "'prompt_lookup_max' is not an option"),
     ],
 )
