@@ -340,7 +340,7 @@ def test_a_file_that_others_may_read_is_closed_to_them(tmp_path: Path) -> None:
 
 
 def test_media_without_a_file_to_be_in() -> None:
-    with pytest.raises(ConfigError, match="record_media needs EngineConfig.record"):
+    with pytest.raises(ConfigError, match=r"record_media needs EngineConfig\.record"):
         EngineConfig(record_media=True)
 
 
