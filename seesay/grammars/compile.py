@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,8 @@ _MAX_WORDS = 8
 """Of a mask, that are looked at to find a choice of characters."""
 _MAX_FORCED_BYTES = 4096
 """Of a longer forced text the beginning is cut into tokens."""
+_MAX_CUT_TEXTS, _MAX_CUT_CHARS = 4096, 256
+"""Forced texts whose tokens are kept, as a schema's come again with each item and each answer; longer ones are not."""
 NO_FORCING = '%llguidance {"no_forcing": true}\n'
 UNSATISFIABLE = "it allows no value: "
 TOO_AMBIGUOUS = "the grammar takes too much for one token, make it less ambiguous"
@@ -48,6 +51,7 @@ class TokenTable:
         self.eos_token_id = len(tokens)
         self.special_token_ids = [self.eos_token_id]
         self._encode = encode
+        self._cut_again = lru_cache(_MAX_CUT_TEXTS)(self._cut)
         self._characters = _find_characters(self.tokens)
         self.tokenizer = LLTokenizer(self)
 
@@ -67,10 +71,13 @@ class TokenTable:
         if isinstance(text, bytes):
             text = text.decode()
         text = text[:_MAX_FORCED_BYTES]
-        found = self._cut(text) if self._encode is not None else []
-        return found or list(self.tokenizer.greedy_tokenize(text))
+        if self._encode is None:
+            found: Sequence[int] = ()
+        else:
+            found = self._cut_again(text) if len(text) <= _MAX_CUT_CHARS else self._cut(text)
+        return list(found) or list(self.tokenizer.greedy_tokenize(text))
 
-    def _cut(self, text: str) -> list[int]:
+    def _cut(self, text: str) -> Sequence[int]:
         """Some tokenizers put a space before each text. That is seen where it is a token of its own, so another text
         may stand before. Returns nothing where the tokenizer changes the text."""
         assert self._encode is not None
@@ -82,10 +89,10 @@ class TokenTable:
             while left > 0 and start > 0:
                 start -= 1
                 left -= len(self._spell(token_ids[start])) or left + 1
-            found = list(token_ids[start:])
+            found = tuple(token_ids[start:])
             if left == 0 and b"".join(map(self._spell, found)) == data:
                 return found
-        return []
+        return ()
 
     def _spell(self, token_id: int) -> bytes:
         return self.tokens[token_id] if token_id < len(self.tokens) else b""

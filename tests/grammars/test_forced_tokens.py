@@ -139,6 +139,23 @@ def tokenizer() -> Tokenizer:
     return Tokenizer.load(CHECKPOINT)
 
 
+def test_a_forced_text_that_comes_again_is_not_cut_again() -> None:
+    """As fields of each item, and of each answer; a long one is, which would take much memory."""
+    cut = list[str]()
+
+    def note(text: str) -> Sequence[int]:
+        cut.append(text)
+        return encode(text)
+
+    table = TokenTable(TOKENS, note)
+    for text in ("xyz", b"xyz", "xyz"):
+        assert table(text) == encode("xyz")
+    assert cut == ["xyz"]
+    for _ in range(2):
+        assert table("xy" * 200) == encode("xy" * 200)
+    assert len(cut) == 3
+
+
 @pytest.mark.parametrize("takes_all", [True, False], ids=["together", "one by one"])
 def test_nothing_is_forced_but_what_every_answer_has(tokenizer: Tokenizer, takes_all: bool) -> None:
     """Answers drawn at random. Whatever the grammar allows where text is forced begins as that does, and no allowed
