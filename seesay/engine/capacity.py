@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from seesay.checkpoint.parts import FLOATS, Part
 from seesay.device.ranks import Place, Unconnected
+from seesay.engine.core.loading.length_warning import warn_beyond_training
 from seesay.engine.core.loading.resolved_config import resolve
 from seesay.errors import ConfigError
 from seesay.llm.memory.kv_cache import bytes_per_block, make_layouts
@@ -69,6 +70,7 @@ class Capacity:
         self._model, self._config = model, config
         self._has_tower = has_tower and bool(model.family.modalities) and not config.disable_vision_encoder
         self.resolved: ResolvedConfig = resolve(config, model.checkpoint, model.backbone, torch.device("meta"))
+        warn_beyond_training(config, model.backbone)
         self._decoder_config = model.backbone.decoder_config(session_len=self.resolved.session_len)
 
     @property

@@ -63,3 +63,14 @@ def test_answers_are_those_of_one_rank(name: str, tiny_checkpoint: Callable[[str
             assert mine.error is None and mine.token_ids == right.token_ids, way
             for found, scores in zip(mine.logprobs or (), right.logprobs or (), strict=True):
                 assert found == pytest.approx(scores, abs=1e-4), way
+
+
+def test_a_length_beyond_the_training_is_told_once(
+    tiny_checkpoint: Callable[[str], Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    """And not by each rank."""
+    config = EngineConfig(device_type="cpu", tp=2, session_len=1 << 16, num_gpu_blocks=8)
+    with AsyncEngine(str(tiny_checkpoint("llama")), backend_config=config):
+        pass
+    [text] = [record.getMessage() for record in caplog.records if "was trained for" in record.getMessage()]
+    assert text.startswith("session_len=65536 is more than")

@@ -22,7 +22,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from seesay.checkpoint import Checkpoint
 from seesay.config import EngineConfig
-from seesay.engine.core.loading.resolved_config import resolve
+from seesay.engine.core.loading.length_warning import warn_beyond_training
 from seesay.engine.front.engine import AsyncEngine
 from seesay.engine.opened_model import open_model
 from seesay.errors import CheckpointError, ConfigError
@@ -88,7 +88,7 @@ def test_a_length_beyond_the_training_is_told_without_advice_that_would_be_refus
 ) -> None:
     """By Transformers' modules, and where layers of two kinds have rotary embeddings of their own."""
     opened = open_model(tiny_checkpoint(name), EngineConfig(device_type="cpu"))
-    resolve(EngineConfig(device_type="cpu", session_len=1 << 20), opened.checkpoint, opened.backbone)
+    warn_beyond_training(EngineConfig(device_type="cpu", session_len=1 << 20), opened.backbone)
     [record] = caplog.records
     assert "seldom good; set with hf_overrides" in record.getMessage()
 

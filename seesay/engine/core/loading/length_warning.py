@@ -14,13 +14,15 @@ logger = logging.getLogger("seesay")
 
 def warn_beyond_training(config: EngineConfig, backbone: Backbone) -> None:
     """Log the setting that is missing for texts of `session_len` tokens, if they are longer than the model knows."""
+    if config.session_len is None or getattr(backbone.text_config, "max_position_embeddings", None) is None:
+        return
     from seesay.llm.models.configs.rope_parameters import (
         can_scale_dynamically,
         find_covered_length,
         find_trained_length,
     )
 
-    session_len, trained = config.session_len or 0, find_trained_length(backbone.text_config)
+    session_len, trained = config.session_len, find_trained_length(backbone.text_config)
     covered = find_covered_length(backbone.text_config)
     if session_len > covered and not config.rope_scaling_factor:
         scales = backbone.is_ours and can_scale_dynamically(backbone.text_config)

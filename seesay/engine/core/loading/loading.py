@@ -22,6 +22,7 @@ from seesay.engine.core.loading.deterministic import (
     refuse_not_deterministic,
 )
 from seesay.engine.core.loading.encoder_loading import load_encoder, try_encoder
+from seesay.engine.core.loading.length_warning import warn_beyond_training
 from seesay.engine.core.loading.resolved_config import ResolvedConfig, resolve
 from seesay.engine.core.loading.runner_loading import load_runner
 from seesay.engine.core.loading.start_speculation import (
@@ -103,6 +104,7 @@ def load_core(
     with model.checkpoint.blamed():
         device = None if join_ranks is None else join_ranks.pick_device()
         resolved = resolve(config, model.checkpoint, model.backbone, device)
+        warn_beyond_training(config, model.backbone)
         ranks = None if join_ranks is None else join_ranks.join(resolved.device)
         compile_log = _listen_to_compiler(resolved.device)
         name = vision_config.device

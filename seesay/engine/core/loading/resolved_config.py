@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from seesay.device.query import pick_device
 from seesay.engine.core.loading.formats import check_weights, pick_copy, pick_kv_format
-from seesay.engine.core.loading.length_warning import warn_beyond_training
 
 if TYPE_CHECKING:
     import torch
@@ -52,8 +51,6 @@ def resolve(
     check_weights(checkpoint, device)
     dtype: torch.dtype = getattr(torch, _pick_dtype(config, checkpoint, text_config.dtype, is_gpu=is_gpu))
     num_positions = getattr(text_config, "max_position_embeddings", None)
-    if config.session_len is not None and num_positions is not None:
-        warn_beyond_training(config, backbone)
     max_step_ms = config.max_step_ms
     return ResolvedConfig(
         device=device,
