@@ -76,7 +76,7 @@ class MediaSize:
     which has `num_samples` at `rate_hz` and no frames.
 
     `timestamps_s` has the time of each frame of a video, for prompts that spell them; it is empty for a picture.
-    `frame_interval_s` is as in `DecodedMedia`.
+    `frame_interval_s` and `source_fps` are as in `DecodedMedia`.
     """
 
     num_frames: int
@@ -84,6 +84,7 @@ class MediaSize:
     width: int
     timestamps_s: tuple[float, ...] = ()
     frame_interval_s: float = 0.0
+    source_fps: float = 0.0
     num_samples: int = 0
     rate_hz: int = 0
 
@@ -114,12 +115,14 @@ class AudioSamples:
 class VideoFrames:
     """Sampled frames of a video: `frames` uint8 [N, H, W, 3], and the time in the video of each.
 
-    `frame_interval_s` is the video's duration divided by N.
+    `frame_interval_s` is the video's duration divided by N. `source_fps` is the rate of all of its frames, those that
+    were not taken included; 0 where it is not known.
     """
 
     frames: npt.NDArray[np.uint8]
     timestamps_s: tuple[float, ...]
     frame_interval_s: float
+    source_fps: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +131,7 @@ class DecodedMedia:
 
     `frames` is uint8 [N, H, W, 3]; `timestamps_s` has one time per frame (empty for a picture);
     `frame_interval_s` is the video's duration divided by N (0 for a picture, or when it is not known);
+    `source_fps` is as in `VideoFrames`, and 0 for a picture;
     `audio` has the samples of an audio, and is None for other media;
     `digest` is 32 bytes over pixels and times, or samples: equal content has an equal digest, whatever its encoding.
     """
@@ -136,6 +140,7 @@ class DecodedMedia:
     frames: npt.NDArray[np.uint8]
     timestamps_s: tuple[float, ...] = ()
     frame_interval_s: float = 0.0
+    source_fps: float = 0.0
     audio: AudioSamples | None = None
     digest: bytes
 
@@ -150,6 +155,7 @@ class DecodedMedia:
             width=width,
             timestamps_s=self.timestamps_s,
             frame_interval_s=self.frame_interval_s,
+            source_fps=self.source_fps,
         )
 
 

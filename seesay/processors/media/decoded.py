@@ -16,16 +16,18 @@ def make_decoded(
     frames: npt.NDArray[np.uint8],
     timestamps_s: tuple[float, ...] = (),
     frame_interval_s: float = 0.0,
+    source_fps: float = 0.0,
 ) -> DecodedMedia:
     """Return frames uint8 [N, H, W, 3], which the result owns from now on, with the hash of pixels, shape and times."""
     frames = np.ascontiguousarray(frames)
     shape = np.asarray(frames.shape, dtype=np.int64)
-    times = np.asarray((*timestamps_s, frame_interval_s), dtype=np.float64)
+    times = np.asarray((*timestamps_s, frame_interval_s, source_fps), dtype=np.float64)
     return DecodedMedia(
         modality=modality,
         frames=frames,
         timestamps_s=timestamps_s,
         frame_interval_s=frame_interval_s,
+        source_fps=source_fps,
         digest=digest(modality.encode(), shape.data, frames.data, times.data),
     )
 

@@ -31,11 +31,12 @@ _TIME_TOLERANCE_S = 0.0005
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameChoice:
     """The frames to take of a video: their numbers `indices` (ascending, from 0), their times from its first frame on,
-    and the seconds that each of them stands for."""
+    the seconds that each of them stands for, and the rate of all frames of the video."""
 
     indices: npt.NDArray[np.int64]
     timestamps_s: tuple[float, ...]
     interval_s: float
+    source_fps: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,11 +107,13 @@ class FrameSampling:
         first, stop = self._find_range(times_s)
         fps = measure_fps(stop - first, float(times_s[stop - 1] - times_s[first]), video_fps)
         indices = first + self.indices(stop - first, fps)
-        return _choice(indices, times_s, duration_s=(stop - first) / fps)
+        return _choice(indices, times_s, duration_s=(stop - first) / fps, source_fps=video_fps)
 
-    def choose_given(self, times_s: npt.NDArray[np.float64], duration_s: float) -> FrameChoice:
+    def choose_given(
+        self, times_s: npt.NDArray[np.float64], *, duration_s: float, source_fps: float = 0.0
+    ) -> FrameChoice:
         """Return the frames to take of those given one by one: all between the chosen times, unless `num_frames` or
-        `max_frames` are fewer. `duration_s` is that of all of them."""
+        `max_frames` are fewer. `duration_s` is that of all of them, `source_fps` as in `VideoFrames`."""
         first, stop = self._find_range(times_s)
         count = min(self.most_given or stop - first, stop - first)
         if count > self.limit:
@@ -121,7 +124,8 @@ class FrameSampling:
                 "num_frames",
             )
         share = (stop - first) / len(times_s)
-        return _choice(first + spread(stop - first, count), times_s, duration_s=duration_s * share)
+        indices = first + spread(stop - first, count)
+        return _choice(indices, times_s, duration_s=duration_s * share, source_fps=source_fps)
 
     def rate_of_given(self) -> float:
         """Return the rate, in frames per second, of a list of frames. Raises `RequestError` for two rates."""
@@ -180,9 +184,11 @@ def fill_sampling_options(chosen: Mapping[str, Any], default: Mapping[str, Any],
     return {**chosen, **lowered}
 
 
-def _choice(indices: npt.NDArray[np.int64], times_s: npt.NDArray[np.float64], duration_s: float) -> FrameChoice:
-    times = tuple(times_s[indices].tolist())
-    return FrameChoice(indices=indices, timestamps_s=times, interval_s=duration_s / len(indices))
+def _choice(
+    indices: npt.NDArray[np.int64], times_s: npt.NDArray[np.float64], *, duration_s: float, source_fps: float
+) -> FrameChoice:
+    times, interval_s = tuple(times_s[indices].tolist()), duration_s / len(indices)
+    return FrameChoice(indices=indices, timestamps_s=times, interval_s=interval_s, source_fps=source_fps)
 
 
 def _check_count(name: str, value: object, limit: int) -> None:

@@ -75,7 +75,7 @@ def open_video(source: Any, sampling: FrameSampling, allowance: Allowance, *, tr
         if len(frames) == 0:
             raise RequestError(ErrorCode.INVALID_MEDIA, "the list of frames is empty")
         rate = sampling.rate_of_given()
-        choice = sampling.choose_given(np.arange(len(frames)) / rate, duration_s=len(frames) / rate)
+        choice = sampling.choose_given(np.arange(len(frames)) / rate, duration_s=len(frames) / rate, source_fps=rate)
         pictures = [
             open_picture(frames[index], allowance, transparency=transparency, name=f"frame {index}")
             for index in choice.indices

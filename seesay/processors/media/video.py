@@ -39,7 +39,7 @@ class Video(ABC):
     def decode(self) -> DecodedMedia:
         """Return the sampled frames in memory of their own."""
         video = self.frames()
-        return make_decoded(self.modality, video.frames, video.timestamps_s, video.frame_interval_s)
+        return make_decoded(self.modality, video.frames, video.timestamps_s, video.frame_interval_s, video.source_fps)
 
     @cached_property
     def content_key(self) -> bytes | None:
@@ -59,7 +59,9 @@ class LoadedVideo(Video):
             raise RequestError(ErrorCode.INVALID_MEDIA, message)
         self._video = video
         self._choice = sampling.choose_given(
-            np.asarray(video.timestamps_s), duration_s=video.frame_interval_s * len(video.frames)
+            np.asarray(video.timestamps_s),
+            duration_s=video.frame_interval_s * len(video.frames),
+            source_fps=video.source_fps,
         )
 
     def size(self) -> MediaSize:
@@ -71,6 +73,7 @@ class LoadedVideo(Video):
             width=width,
             timestamps_s=choice.timestamps_s,
             frame_interval_s=choice.interval_s,
+            source_fps=choice.source_fps,
         )
 
     def frames(self) -> VideoFrames:
@@ -81,12 +84,13 @@ class LoadedVideo(Video):
             frames=video.frames[choice.indices],
             timestamps_s=choice.timestamps_s,
             frame_interval_s=choice.interval_s,
+            source_fps=choice.source_fps,
         )
 
     def decode(self) -> DecodedMedia:
         video = self.frames()
         frames = video.frames.copy() if video is self._video else video.frames
-        return make_decoded(self.modality, frames, video.timestamps_s, video.frame_interval_s)
+        return make_decoded(self.modality, frames, video.timestamps_s, video.frame_interval_s, video.source_fps)
 
 
 class PictureSequence(Video):
@@ -104,6 +108,7 @@ class PictureSequence(Video):
             num_frames=len(choice.indices),
             timestamps_s=choice.timestamps_s,
             frame_interval_s=choice.interval_s,
+            source_fps=choice.source_fps,
         )
 
     def frames(self) -> VideoFrames:
@@ -111,6 +116,7 @@ class PictureSequence(Video):
             frames=np.stack(self._read_pixels()),
             timestamps_s=self._choice.timestamps_s,
             frame_interval_s=self._choice.interval_s,
+            source_fps=self._choice.source_fps,
         )
 
     def _read_pixels(self) -> list[npt.NDArray[np.uint8]]:

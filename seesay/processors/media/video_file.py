@@ -80,6 +80,7 @@ class VideoFile(Video):
             width=width,
             timestamps_s=choice.timestamps_s,
             frame_interval_s=choice.interval_s,
+            source_fps=choice.source_fps,
         )
 
     def frames(self) -> VideoFrames:
@@ -127,7 +128,12 @@ class VideoFile(Video):
                 logger.warning("%s: only %d of %d frames can be read", self._name, error.num_frames, len(times_s))
                 times_s = times_s[: error.num_frames]
             else:
-                return VideoFrames(frames=frames, timestamps_s=choice.timestamps_s, frame_interval_s=choice.interval_s)
+                return VideoFrames(
+                    frames=frames,
+                    timestamps_s=choice.timestamps_s,
+                    frame_interval_s=choice.interval_s,
+                    source_fps=choice.source_fps,
+                )
         raise ValueError("it is damaged in several places")
 
     def _list_packets(self) -> PacketList | None:

@@ -62,6 +62,7 @@ def test_time_ranges_equal_qwen_vl_utils(fps: float, start: Any, end: Any, optio
     assert choice.indices.tolist() == expected.tolist() and choice.indices[-1] <= last
     np.testing.assert_allclose(choice.timestamps_s, expected / fps)
     assert choice.interval_s == pytest.approx(count / fps / len(expected))
+    assert choice.source_fps == fps
 
 
 def test_time_ranges_of_uneven_rates_follow_the_clock() -> None:

@@ -125,6 +125,12 @@ def test_turned_videos_are_upright(
     check(load_video(data, num_frames=3), video_frames, [0, 14, 29], 10)
 
 
+def test_the_rate_of_the_file_is_kept(backend: Any, video_bytes: bytes) -> None:
+    video = load_video(video_bytes, num_frames=3)
+    assert video.source_fps == pytest.approx(10)
+    assert load_video(video, num_frames=2).source_fps == video.source_fps
+
+
 def test_sources(backend: Any, video_bytes: bytes, video_frames: Frames, tmp_path: Path, site: Site) -> None:
     path = tmp_path / "video.mp4"
     path.write_bytes(video_bytes)
@@ -247,6 +253,7 @@ def test_fewer_of_the_given_frames(video_frames: Frames) -> None:
     again = load_video(load_video(video_frames, fps=10), video_start=2)
     assert again.timestamps_s == tuple(np.arange(20, 30) / 10)
     assert again.frame_interval_s == pytest.approx(0.1)
+    assert again.source_fps == 10 and load_video(again, num_frames=2).source_fps == 10
     wrong: tuple[tuple[dict[str, Any], str], ...] = (
         ({"fps": 1, "sample_fps": 1}, "sample_fps"),
         ({"video_start": 15}, "video_start"),
