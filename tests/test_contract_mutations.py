@@ -7,7 +7,7 @@ without the fault it must pass.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -45,7 +45,7 @@ from seesay.processors.media import images, slices, tiles
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import Expansion, Modality, RenderedPrompt
 from seesay.values.frame_chain import Crop, Pad
-from seesay.vl.bases import any_resolution, arrangement, dynamic_resolution, eva_clip, hd_transform
+from seesay.vl.bases import any_resolution, arrangement, dynamic_resolution, eva_clip, float_pixels, hd_transform
 from seesay.vl.bases.dynamic_resolution import DynamicResolutionFamily
 from seesay.vl.bases.pixels import PixelSettings
 from seesay.vl.bases.timed_videos import ClipSettings
@@ -793,7 +793,31 @@ def rows_before_patches_are_all_the_first(patch: Patch) -> None:
 @caught_by("pixels_equal_the_processors", "nemotron_h_omni")
 def interpolation_does_not_overshoot(patch: Patch) -> None:
     original = images.resize_as_float
-    patch.setattr(nemotron_h_omni, "resize_as_float", lambda *args, **more: original(*args, **{**more, "clamps": True}))
+    patch.setattr(float_pixels, "resize_as_float", lambda *args, **more: original(*args, **{**more, "clamps": True}))
+
+
+@caught_by("rows_equal_the_models", "nemotron_h_omni")
+def frames_of_a_step_are_swapped(patch: Patch) -> None:
+    from seesay.encoders.towers import packed_vit
+
+    original = packed_vit.PackedVisionTower.embed_patches
+
+    def embed(self: Any, patches: torch.Tensor) -> torch.Tensor:
+        if patches.shape[1] != self.config.patch_dim:
+            patches = patches.view(len(patches), 3, 2, -1).flip(2).flatten(1)
+        return original(self, patches)
+
+    patch.setattr(packed_vit.PackedVisionTower, "embed_patches", embed)
+
+
+@caught_by("tokens_equal_the_processors", "nemotron_h_omni")
+def steps_are_named_by_their_first_frames(patch: Patch) -> None:
+    original = nemotron_h_omni.VideoSettings.name_step
+
+    def name_step(self: nemotron_h_omni.VideoSettings, times: Sequence[int], step: int) -> str:
+        return original(self, times[: 2 * step + 1], step)
+
+    patch.setattr(nemotron_h_omni.VideoSettings, "name_step", name_step)
 
 
 # --- DeepSeek-OCR -----------------------------------------------------------------------------------------------------

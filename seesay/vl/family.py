@@ -67,8 +67,6 @@ class Family(ABC):
     options: names of the per-item options by modality; their values are positive integers, true or false for those in
     `switches`, and numbers for those with `_ratio_` in their name. `size` is pixels, or {"longest_edge": pixels}.
     frame_options: options of pictures that are frames of a video, where the request does not have them.
-    takes_frames: whether a family of pictures alone takes the frames of a video as such; those of models that compute
-        videos in another way do not.
     tokenizes_apart: the text before, between and behind media is tokenized in pieces, each like a text of its own.
     begins_empty: with `tokenizes_apart`, a piece without characters has the tokenizer's prefix, too.
     num_position_axes: rotary positions of a token: 1, or several, as 3 for time, height and width (M-RoPE); an instance
@@ -92,7 +90,6 @@ class Family(ABC):
     options: ClassVar[Mapping[Modality, tuple[str, ...]]] = {}
     switches: ClassVar[tuple[str, ...]] = ()
     frame_options: ClassVar[Mapping[str, int]] = {}
-    takes_frames: ClassVar[bool] = True
     tokenizes_apart: bool = False
     begins_empty: bool = True
     num_position_axes: int = 1
@@ -301,7 +298,7 @@ class Family(ABC):
     @property
     def splits_videos(self) -> bool:
         """Whether the frames of a video are taken as pictures."""
-        return self.takes_frames and self.modalities == (Modality.IMAGE,)
+        return self.modalities == (Modality.IMAGE,)
 
     def option_names(self, modality: Modality) -> frozenset[str]:
         """Return the names of all options that media of a modality may have; none of one that the model does not take.

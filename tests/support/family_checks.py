@@ -23,6 +23,7 @@ from family_contract import (
     decoder_of,
     edit_json,
     group_patches,
+    group_steps,
     head_of,
     join_patches,
     list_line,
@@ -191,6 +192,8 @@ def pixels_equal_the_processors(loaded: Loaded, media: list[DecodedMedia] | None
         theirs = (
             list_patches(inputs[key], inputs["spatial_shapes"], loaded.encoder.tower.config.merge_size)
             if "spatial_shapes" in inputs
+            else group_steps(inputs[key], loaded.processor.video_processor.patch_size, 2)
+            if "image_grid_hw" in inputs and inputs[key].dim() == 5
             else group_patches(inputs[key], inputs["image_grid_hw"], loaded.encoder.tower.config.merge_size)
             if "image_grid_hw" in inputs
             else list_line(inputs[key])
@@ -328,6 +331,8 @@ def keys_follow_settings(loaded: Loaded, scratch: Path) -> None:
         def change(data: dict[str, Any], kind: str = kind, name: str = name, value: Any = value) -> None:
             for each in data.keys() & {"image_processor", "video_processor"} if name in NORMALIZING else (kind,):
                 data[each][name] = value  # pictures and clips must be normalized alike
+                if (other := name.replace("image_", "norm_")) in data[each]:
+                    data[each][other] = value
 
         try:
             other, _ = load_family(edit_json(loaded.path, scratch / str(number), "processor_config.json", change))

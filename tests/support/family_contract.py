@@ -154,6 +154,14 @@ def group_patches(patches: torch.Tensor, shapes: torch.Tensor, group: int) -> li
     return found
 
 
+def group_steps(videos: torch.Tensor, side: int, group: int) -> list[torch.Tensor]:
+    """Return the patch vectors of videos [V, steps, frames · 3, H, W], laid out as (channel, frame, y, x): those of a
+    merge group one behind another."""
+    high, wide = (length // side // group for length in videos.shape[-2:])
+    axes = videos.flatten(0, 1).view(-1, videos.shape[2] // 3, 3, high, group, side, wide, group, side)
+    return list(axes.permute(0, 3, 6, 4, 7, 2, 1, 5, 8).flatten(5).flatten(0, 4))
+
+
 class _Seen(Exception):
     """Ends a forward pass once its embeddings are known."""
 

@@ -22,13 +22,14 @@ from transformers import (
 )
 
 _PATCHES = {"patch_size": 4, "min_num_patches": 16, "max_num_patches": 256}
+_VIDEO_PATCHES = {"patch_size": 4, "video_target_num_patches": 90}
 
 
 def write_nemotron_omni(path: Path, **text_options: Any) -> None:
     """The tower's table of positions has 8 x 8 of them: pictures have fewer and more; three learned rows come first."""
     from vl.checkpoints import CHATML, NEMOTRON_SIZES, QWEN_TEXT, STATISTICS, make_tokenizer, save_model
 
-    template = CHATML.replace("@image@", "<image>")
+    template = CHATML.replace("@image@", "<image>").replace("@video@", "<video>")
     tokenizer = make_tokenizer(
         template, image_token="<image>", video_token="<video>", audio_token="<so_embedding>",
         image_start_token="<img>", image_end_token="</img>",
@@ -50,7 +51,9 @@ def write_nemotron_omni(path: Path, **text_options: Any) -> None:
     save_model(NemotronH_Omni_Reasoning_V3(config), path)
     NemotronH_Omni_Reasoning_V3Processor(
         image_processor=NemotronH_Omni_Reasoning_V3ImageProcessor(**_PATCHES, **STATISTICS),
-        video_processor=NemotronH_Omni_Reasoning_V3VideoProcessor(patch_size=4),
+        video_processor=NemotronH_Omni_Reasoning_V3VideoProcessor(
+            **_VIDEO_PATCHES, norm_mean=STATISTICS["image_mean"], norm_std=STATISTICS["image_std"]
+        ),
         feature_extractor=ParakeetFeatureExtractor(), tokenizer=tokenizer, chat_template=template,
     ).save_pretrained(path)  # fmt: skip
 
@@ -79,7 +82,7 @@ def write_original_nemotron_omni(path: Path) -> None:
     kind = "NemotronH_Nano_Omni_Reasoning_V3ImageProcessor"
     auto_map = {"AutoImageProcessor": f"image_processing.{kind}", "AutoProcessor": "processing.Processor"}
     settings = {"image_processor_type": kind, "auto_map": auto_map, "downsample_ratio": 0.5, "max_model_len": 16384}
-    (path / "preprocessor_config.json").write_text(json.dumps({**settings, **_PATCHES, **statistics}))
+    (path / "preprocessor_config.json").write_text(json.dumps({**settings, **_PATCHES, **_VIDEO_PATCHES, **statistics}))
     for code in ("configuration", "image_processing", "modeling", "processing"):
         (path / f"{code}.py").write_text(CODE)
     copy_tokenizer(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,10 @@ def load_oracle(path: Path, dtype: torch.dtype = torch.float32) -> tuple[Any, An
         "Glm46VForConditionalGeneration",
     ):
         _tell_videos_apart(model)
+    if architecture == "NemotronH_Omni_Reasoning_V3":
+        processor = AutoProcessor.from_pretrained(path)
+        _tell_frames_apart(model, processor.tokenizer)
+        return model, processor
     if architecture == "Ernie4_5_VLMoeForConditionalGeneration":
         _tell_media_apart(model)
     if architecture == "Llama4ForConditionalGeneration":
@@ -88,7 +93,7 @@ def load_oracle(path: Path, dtype: torch.dtype = torch.float32) -> tuple[Any, An
     processor = AutoProcessor.from_pretrained(path, trust_remote_code=runs_code)
     if architecture == "DeepseekOcr2ForConditionalGeneration":
         _keep_thin_pictures(processor.image_processor)
-    if published != path and architecture != "NemotronH_Omni_Reasoning_V3":  # its authors resize as Transformers does
+    if published != path:
         for each in (processor.image_processor, getattr(processor, "video_processor", None)):
             if each is not None:
                 resize_with_pillow(each)
@@ -200,3 +205,30 @@ def _tell_videos_apart(model: Any) -> None:
         return (places & ~is_video)[..., None], (places & is_video)[..., None]
 
     model.model.get_placeholder_mask = get_placeholder_mask
+
+
+def _tell_frames_apart(model: Any, tokenizer: Any) -> None:
+    """Let Nemotron Omni take pictures and videos in one prompt. It refuses that by itself, for it looks for the places
+    of both by the same token: those of videos lie behind the times of frames. The model places pictures first."""
+    end = tokenizer(" seconds: ", add_special_tokens=False)["input_ids"]
+    start, inherited = tokenizer.convert_tokens_to_ids("<img>"), model.get_placeholder_mask
+    order = itertools.cycle((False, True))
+
+    def get_placeholder_mask(
+        input_ids: torch.Tensor, inputs_embeds: torch.Tensor, features: torch.Tensor, token_id: int
+    ) -> torch.Tensor:
+        if token_id != model.image_token_id:
+            own: torch.Tensor = inherited(input_ids, inputs_embeds, features, token_id)
+            return own
+        ids, is_step, is_video = input_ids[0].tolist(), False, []
+        for index, each in enumerate(ids):
+            is_step = ids[index - len(end) : index] == end if each == start else is_step
+            is_video.append(each == token_id and is_step)
+        frames, places = torch.tensor([is_video]), input_ids == token_id
+        pictures = places & ~frames
+        if pictures.any() and frames.any():
+            places = frames if next(order) else pictures
+        assert int(places.sum()) * inputs_embeds.shape[-1] == features.numel()
+        return places[..., None].expand_as(inputs_embeds)
+
+    model.get_placeholder_mask = get_placeholder_mask

@@ -40,8 +40,8 @@ refused.
 ## Vision-language models
 
 Every family takes several pictures in a prompt, anywhere in the text, but for `late_interaction`, which
-[embeds](embeddings.md) a page or a text. A family without videos gets the frames of a video as pictures, or
-refuses it. Options of an item stand beside its URL or in `load_image(...)`. Every family has `detail`, and an option
+[embeds](embeddings.md) a page or a text. A family without videos gets the frames of a video as pictures.
+Options of an item stand beside its URL or in `load_image(...)`. Every family has `detail`, and an option
 that a family does not have is refused by name. [media.md](media.md) says what they mean, and which ones all videos
 have.
 """
@@ -207,7 +207,7 @@ def _sort_key(entry: tuple[str, type[Family]]) -> tuple[str, str]:
 
 def _options(family: type[Family], modality: Modality) -> str:
     if modality not in family.modalities:
-        return "as pictures" if family.takes_frames else "no"
+        return "as pictures"
     return _join(f"`{name}`" for name in family.options.get(modality, ())) if family.options.get(modality) else "yes"
 
 

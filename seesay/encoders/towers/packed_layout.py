@@ -86,7 +86,9 @@ class PackedVisionConfig:
     num_prefix: learned rows before the patches of each frame, which the layers compute with them and the projector does
     not take. has_scales: see `LayerConfig`. position_axes: of the checkpoint's learned positions: their rows, the two
     axes of the grid, or their rows below an axis of one. has_rotary: whether there are rotary positions.
-    has_channels_last: the checkpoint's weights are for patches laid out as (y, x, channel).
+    has_channels_last: the checkpoint's weights are for patches laid out as (y, x, channel). step_frames: so many frames
+    of a video have patch vectors together, with a linear layer of their own, whose weights are for vectors laid out as
+    (frame, channel, y, x); 0 without one.
     """
 
     depth: int
@@ -118,6 +120,7 @@ class PackedVisionConfig:
     position_axes: Literal["rows", "grid", "batch"] = "rows"
     has_rotary: bool = True
     has_channels_last: bool = False
+    step_frames: int = 0
     projector: ProjectorConfig | DownsamplerConfig | JoinedConfig | ResamplerConfig | None = None
 
     def __post_init__(self) -> None:

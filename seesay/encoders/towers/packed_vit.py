@@ -180,12 +180,16 @@ class _Table(nn.Module):
 
 
 class PackedVisionTower(nn.Module):
-    """Turns patch vectors [P, patch_dim] of items, one after another, into rows [P / merge_unit, embedding_size]."""
+    """Turns patch vectors [P, patch_dim] of items, one after another, into rows [P / merge_unit, embedding_size]. Where
+    videos have a linear layer of their own, it takes what `embed_patches` makes of the vectors, [P, hidden]."""
 
     def __init__(self, config: PackedVisionConfig) -> None:
         super().__init__()
         self.config = config
         self.patch_embed = Linear(config.patch_dim, config.hidden_size, bias=config.patch_bias)
+        self.video_embed: Linear | None = None
+        if config.step_frames:
+            self.video_embed = Linear(config.step_frames * config.patch_dim, config.hidden_size, bias=config.patch_bias)
         if config.position_side is not None:
             side = config.position_side
             axes = {"rows": (side**2,), "grid": (side, side), "batch": (1, side**2)}[config.position_axes]
@@ -226,13 +230,20 @@ class PackedVisionTower(nn.Module):
         layout = make_kept_layout(grids, self.config, self.device, current_stream(self.device))
         return partial(self._compute, layout, layout.frames if num_before >= CALLS_BEFORE else layout.frames_once)
 
-    def _embed(self, layout: PackedLayout, patches: Tensor) -> Tensor:
-        """Return what the first layer takes, in the tower's order."""
+    def embed_patches(self, patches: Tensor) -> Tensor:
+        """Return patch vectors of pictures, or of videos alone, in the layers' size: [P, hidden]."""
+        layer = self.patch_embed
+        if self.video_embed is not None and patches.shape[1] != self.config.patch_dim:
+            frames = patches.view(len(patches), CHANNELS, self.config.step_frames, -1)
+            layer, patches = self.video_embed, frames.transpose(1, 2).flatten(1)
         if self.config.has_channels_last:
             patches = patches.view(len(patches), CHANNELS, -1).transpose(1, 2).flatten(1)
-        x = self.patch_embed(patches)
-        if self.patch_norm is not None:
-            x = self.patch_norm(x)
+        x = layer(patches)
+        return x if self.patch_norm is None else self.patch_norm(x)
+
+    def _embed(self, layout: PackedLayout, patches: Tensor) -> Tensor:
+        """Return what the first layer takes, in the tower's order."""
+        x = self.embed_patches(patches) if self.video_embed is None else patches
         if layout.order is not None:
             x = x.view(len(layout.order), -1).index_select(0, layout.order).view(len(x), -1)
         if layout.taps is not None:
@@ -315,5 +326,9 @@ class PackedEncoder(GraphedEncoder):
     def encode(self, features: Sequence[Mapping[str, Any]]) -> list[Tensor]:
         """Return rows [R_i, hidden_size] for every item, from one call of the tower."""
         own = [tuple((t, h, w) for t, h, w in item.get("grids") or (item["grid"],)) for item in features]
-        rows = self._graphed(self.load_pixels(*features), tuple(chain.from_iterable(own)), self.dtype)
+        if self.tower.video_embed is None:
+            vectors = self.load_pixels(*features)
+        else:
+            vectors = torch.cat([self.tower.embed_patches(self.load_pixels(item)) for item in features])
+        rows = self._graphed(vectors, tuple(chain.from_iterable(own)), self.dtype)
         return list(torch.split(rows, [sum(map(self.tower.config.count_rows, grids)) for grids in own]))

@@ -1,24 +1,22 @@
-"""Nemotron 3 Nano Omni (NVIDIA 2026): pictures at about their own size through a RADIO (arXiv 2412.07679), whose
-neighbouring patches are joined, and a Nemotron-H. Audio and videos, whose pairs of frames have patches of their own,
-are refused."""
+"""Nemotron 3 Nano Omni (NVIDIA 2026): pictures at about their own size and videos, of which neighbouring frames become
+one, through a RADIO (arXiv 2412.07679), whose neighbouring patches are joined, and a Nemotron-H. Audio is refused."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
 
 from seesay.checkpoint import Checkpoint
-from seesay.errors import CheckpointError
-from seesay.processors.media.images import cut_patches, resize_as_float
+from seesay.errors import CheckpointError, ErrorCode, RequestError
 from seesay.processors.text.tokenizer import Tokenizer
-from seesay.values import DecodedMedia, Expansion, MediaSize, Modality
+from seesay.values import Expansion, MediaSize, Modality
 from seesay.values.frame_chain import Chain, Patches
-from seesay.vl.bases.pixels import PixelSettings, read_count, read_processor, refuse_thin
+from seesay.vl.bases.float_pixels import FloatPixelsFamily
+from seesay.vl.bases.pixels import PixelSettings, read_count, read_positive, read_processor, refuse_thin
 from seesay.vl.constants import LOW_DETAIL_PIXELS
-from seesay.vl.family import MAX_UNITS, Family, Features, make_expansion
-from seesay.vl.media_plan import MediaPlan
+from seesay.vl.family import MAX_UNITS, Features, Wording, make_expansion
 from seesay.vl.published import Published
 from seesay.vl.weight_map import NEMOTRON_DECODER, WeightMap
 
@@ -29,13 +27,13 @@ if TYPE_CHECKING:
     from seesay.encoders.towers.packed_layout import PackedVisionConfig
 
 _MERGE = 2
-_FLOAT_BYTES = 4
+_PROCESSOR = "NemotronH_Omni_Reasoning_V3ImageProcessor"
 _RADIO = "vision_model.radio_model."
 
 
-class NemotronOmni(Family):
-    """Features: patches float32 [P, 3 * P * P] in merge-group order: pixels are not rounded when they are resized. And
-    the plan's measures, with `grid` (1, h, w) in patches."""
+class NemotronOmni(FloatPixelsFamily):
+    """Features: patches float32 in merge-group order, [P, 3 * P * P] of a picture and [P, 3 * Tp * P * P] of a video.
+    And the plan's measures, with `grid` (t, h, w) in patches; for a video, `times_ms` of its frames."""
 
     architectures = ("NemotronH_Omni_Reasoning_V3",)
     published = (
@@ -45,9 +43,8 @@ class NemotronOmni(Family):
             names=("nvidia/Nemotron-3-Nano-Omni-30B-A3B-Reasoning-BF16",),
         ),
     )
-    modalities = (Modality.IMAGE,)
-    options = {Modality.IMAGE: ("max_pixels",)}
-    takes_frames = False
+    modalities = (Modality.IMAGE, Modality.VIDEO)
+    options = {Modality.IMAGE: ("max_pixels",), Modality.VIDEO: ("max_pixels",)}
     weights = WeightMap(
         decoder={
             "language_model.backbone.": "",
@@ -71,16 +68,15 @@ class NemotronOmni(Family):
             "sound_projection.",
             "audio_tower.",
             "embed_audio.",
-            f"{_RADIO}model.patch_generator.video_embedder.",
             f"{_RADIO}input_conditioner.",
             f"{_RADIO}summary_idxs",
-            "vision_model.embeddings.video_patch_projection.",
             "vision_model.input_conditioner.",
             "vision_model.summary_idxs",
         ),
         decoder_patterns=NEMOTRON_DECODER,
         tower_patterns=(
             (r"^(patch_generator\.embedder|embeddings\.patch_projection)\.", "patch_embed."),
+            (r"^(patch_generator\.video_embedder|embeddings\.video_patch_projection)\.", "video_embed."),
             (r"^(patch_generator\.pos_embed|embeddings\.position_embedding)$", "pos_embed.weight"),
             (r"^(patch_generator\.cls_token\.token|embeddings\.cls_register_token)$", "prefix.weight"),
             (r"\.attention\.o_proj\.", ".attn.proj."),
@@ -93,7 +89,7 @@ class NemotronOmni(Family):
         super().__init__(checkpoint, tokenizer)
         config, where = checkpoint.model_config, checkpoint.path
         settings = read_processor(checkpoint, "image_processor")
-        self._pixels = PixelSettings.read(settings, where, processor="NemotronH_Omni_Reasoning_V3ImageProcessor")
+        self._pixels = PixelSettings.read(settings, where, processor=_PROCESSOR)
         if self._pixels.resample == "lanczos":
             raise CheckpointError(f"{where}: processor setting resample must be 2 (bilinear) or 3 (bicubic), got 1")
         self._patch: int = config.vision_config.patch_size
@@ -110,50 +106,66 @@ class NemotronOmni(Family):
             most = read_count(settings, "max_num_patches", 13312, most=MAX_UNITS, where=where)
         length = read_count(settings, "max_model_len", 16384, most=1 << 32, where=where)
         self._most = max(min(max((length - 4) * _MERGE**2, self._least), most), self._least)
-        self._cut = Patches((self._patch, self._patch), (_MERGE, _MERGE), 1)
+        self._video = VideoSettings.read(checkpoint, self._pixels)
+        self.default_sampling = self._video.sampling
         self._image_token: int = config.image_token_id
         self._before, self._after = [self.token_id("<img>")], [self.token_id("</img>")]
+        video_text = tokenizer.named_tokens.get("video_token", "<video>")
+        self._markers = {Modality.IMAGE: self.token_text(self._image_token), Modality.VIDEO: video_text}
 
     @property
     def markers(self) -> Mapping[Modality, str]:
-        return {Modality.IMAGE: self.token_text(self._image_token)}
+        return self._markers
 
     @property
     def preprocessing(self) -> Mapping[str, Any]:
-        return {"pixels": self._pixels.as_json(), "patches": [self._least, self._most, self._patch]}
+        patches = [self._least, self._most, self._patch]
+        video = [self._video.num_patches, self._video.keeps_ratio, self._video.step_frames]
+        return {"pixels": self._pixels.as_json(), "patches": patches, "video": video}
 
     def lower_detail(self, modality: Modality, options: Mapping[str, int]) -> Mapping[str, int]:
-        usual = self._most * self._patch**2
+        usual = (self._most if modality is Modality.IMAGE else self._video.num_patches) * self._patch**2
         return {**options, "max_pixels": min(LOW_DETAIL_PIXELS, options.get("max_pixels", usual))}
 
     def measure(self, modality: Modality, size: MediaSize, options: Mapping[str, int]) -> Features:
-        """With `max_pixels`, a picture has at most as many patches as so many pixels, but for its rounding."""
-        most = self._most
+        """With `max_pixels`, a picture, or a frame of a video, has at most as many patches as so many pixels, but for
+        its rounding."""
+        most = self._most if modality is Modality.IMAGE else self._video.num_patches
         if "max_pixels" in options:
             most = min(most, max(_MERGE**2, options["max_pixels"] // self._patch**2))
-        grid = find_grid((size.height, size.width), self._patch, least=min(self._least, most), most=most)
+        own = (size.height, size.width)
+        if modality is Modality.VIDEO:
+            return self._video.measure(size, find_frame_grid(own, most, keeps_ratio=self._video.keeps_ratio))
+        grid = find_grid(own, self._patch, least=min(self._least, most), most=most)
         if grid is None:
             refuse_thin(size, most, self._patch, unit="patch")
         return {"grid": (1, *grid), "num_tiles": 1, "resized": tuple(side * self._patch for side in grid)}
 
     def expand(self, modality: Modality, measures: Features) -> Expansion:
-        rows = [self._image_token] * (math.prod(measures["grid"]) // _MERGE**2)
-        return make_expansion((self._before, False), (rows, True), (self._after, False))
+        """Return for a video what stands for a picture once for each step, behind the times of its frames."""
+        steps, *grid = measures["grid"]
+        rows = [self._image_token] * (math.prod(grid) // _MERGE**2)
+        pieces = [(self._before, False), (rows, True), (self._after, False)]
+        for step in range(1, steps):
+            label = self.tokenizer.encode("\n" + self._video.name_step(measures["times_ms"], step))
+            pieces += [([*label, *self._before], False), (rows, True), (self._after, False)]
+        return make_expansion(*pieces)
+
+    def word(self, modality: Modality, measures: Features | None) -> Wording | None:
+        """The times of a video's first frames are tokenized with the text before it."""
+        if modality is Modality.IMAGE:
+            return None
+        before = "" if measures is None else self._video.name_step(measures["times_ms"], 0)
+        return Wording(before=before, marker=self._markers[Modality.IMAGE], after="")
 
     def num_units(self, measures: Features) -> int:
         return math.prod(measures["grid"])
 
     def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:
-        return ((self._pixels.resize(measures["resized"]), self._cut),)
-
-    def plan_media(self, modality: Modality, size: MediaSize, options: Mapping[str, int]) -> MediaPlan:
-        planned = super().plan_media(modality, size, options)
-        return replace(planned, peak_pixels=_FLOAT_BYTES * planned.peak_pixels)
-
-    def preprocess(self, media: DecodedMedia, measures: Features) -> Features:
-        """Resize in float32, with what bicubic interpolation overshoots: the steps of `chain_frames`, unrounded."""
-        pixels = resize_as_float(media.frames, measures["resized"], resample=self._pixels.resample, clamps=False)
-        return {**measures, "pixels": cut_patches(pixels, self._cut)}
+        is_video = modality is Modality.VIDEO
+        cut = Patches((self._patch, self._patch), (_MERGE, _MERGE), self._video.step_frames if is_video else 1)
+        pixels = self._video.pixels if is_video else self._pixels
+        return ((pixels.resize(measures["resized"]), cut),)
 
     def largest_size(self) -> tuple[int, int]:
         """Return a picture one patch wide, whose columns are doubled, and as long as it may be."""
@@ -171,6 +183,90 @@ class NemotronOmni(Family):
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VideoSettings:
+    """How a checkpoint takes videos. Each frame has about `num_patches` patches, in a square unless it `keeps_ratio`;
+    `step_frames` frames become one. `refusal` is why videos are refused; empty where they are taken."""
+
+    pixels: PixelSettings
+    num_patches: int
+    keeps_ratio: bool
+    patch_size: int
+    step_frames: int
+    sampling: Mapping[str, Any]
+    refusal: str
+
+    @classmethod
+    def read(cls, checkpoint: Checkpoint, pictures: PixelSettings) -> Self:
+        """Read the settings of the video processor. `pictures` are those of pictures. Raises `CheckpointError` for one
+        that is not supported."""
+        config, where = checkpoint.model_config, checkpoint.path
+        settings = read_processor(checkpoint, "video_processor")
+        patch, frames = config.vision_config.patch_size, config.video_temporal_patch_size
+        joined = (checkpoint.read_json("processor_config.json") or {}).get("video_temporal_patch_dim", frames)
+        for name, found, value in (
+            ("patch_size", settings.get("patch_size", 16), patch),
+            ("downsample_ratio", settings.get("downsample_ratio", 1 / _MERGE), 1 / _MERGE),
+            ("video_temporal_patch_dim", joined, frames),
+        ):
+            if found != value:
+                raise CheckpointError(f"{where}: video processor setting {name} must be {value}, got {str(found)[:40]}")
+        statistics = {
+            f"image_{name}": settings.get(f"norm_{name}") or getattr(pictures, name) for name in ("mean", "std")
+        }
+        pixels = PixelSettings.read({**statistics, "resample": 3}, where, processor=_PROCESSOR)
+        if pixels.statistics != pictures.statistics:
+            raise CheckpointError(f"{where}: pictures and videos are normalized differently: not supported")
+        rate = config.video_pruning_rate
+        return cls(
+            pixels=pixels,
+            num_patches=read_count(settings, "video_target_num_patches", 1024, most=MAX_UNITS, where=where),
+            keeps_ratio=bool(settings.get("video_maintain_aspect_ratio", True)),
+            patch_size=patch,
+            step_frames=frames,
+            sampling=_read_sampling(settings, where),
+            refusal=f"video_pruning_rate={rate} of config.json" if rate else "",
+        )
+
+    def measure(self, size: MediaSize, grid: tuple[int, int]) -> Features:
+        """Return the measures of a video whose frames have this grid of patches. Raises `RequestError` where videos are
+        refused."""
+        if self.refusal:
+            message = f"videos are not supported with {self.refusal}: with 0 there, this model takes them whole"
+            raise RequestError(ErrorCode.INVALID_REQUEST, message, "messages")
+        return {
+            "grid": (-(-size.num_frames // self.step_frames), *grid),
+            "num_tiles": 1,
+            "resized": tuple(side * self.patch_size for side in grid),
+            "times_ms": find_times(size),
+        }
+
+    def name_step(self, times_ms: Sequence[int], step: int) -> str:
+        """Return the text before a step of a video whose frames have these times."""
+        first = step * self.step_frames
+        times = enumerate(times_ms[first : first + self.step_frames], first + 1)
+        named = " and ".join(f"frame {number} sampled at {ms / 1000:.2f} seconds" for number, ms in times)
+        return f"{named.capitalize()}: "
+
+
+def find_times(size: MediaSize) -> tuple[int, ...]:
+    """Return the times of a video's frames in milliseconds, as Transformers counts them: each frame of the file lasts a
+    whole number of these."""
+    if not size.source_fps:
+        return tuple(round(1000 * time_s) for time_s in size.timestamps_s)
+    duration_ms = int(1000.0 / size.source_fps)
+    return tuple(round(time_s * size.source_fps) * duration_ms for time_s in size.timestamps_s)
+
+
+def _read_sampling(settings: Mapping[str, Any], where: object) -> Mapping[str, Any]:
+    """Return the number or rate of frames that a video processor takes; nothing of one that leaves this open."""
+    if not settings.get("do_sample_frames"):
+        return {}
+    if settings.get("num_frames") is not None:
+        return {"num_frames": read_count(settings, "num_frames", 1, most=1 << 16, where=where)}
+    return {} if settings.get("fps") is None else {"fps": read_positive(settings, "fps", 2, where)}
+
+
 def make_tower_config(checkpoint: Checkpoint) -> PackedVisionConfig:
     """Return the tower of a checkpoint. Raises `CheckpointError` for one that is not supported."""
     from seesay.encoders.towers.packed_layout import JoinedConfig, PackedVisionConfig
@@ -186,6 +282,7 @@ def make_tower_config(checkpoint: Checkpoint) -> PackedVisionConfig:
         intermediate_size=int(vision.hidden_size * vision.mlp_ratio),
         out_hidden_size=text.hidden_size,
         patch_dim=3 * vision.patch_size**2,
+        step_frames=config.video_temporal_patch_size,
         merge_size=_MERGE,
         activation=vision.hidden_act,
         uses_rms_norm=False,
@@ -221,6 +318,20 @@ def find_grid(size: tuple[int, int], patch: int, *, least: int, most: int) -> tu
         rows, columns = math.ceil(factor * rows), math.ceil(factor * columns)
     rows = _round(rows, columns, most)
     return rows, _round(columns, rows, most)
+
+
+def find_frame_grid(size: tuple[int, int], most: int, *, keeps_ratio: bool) -> tuple[int, int]:
+    """Return the (rows, columns) of patches, multiples of two, to which frames of this size are resized: about `most`
+    in the frame's ratio, or in a square."""
+    if not keeps_ratio:
+        side = max(_MERGE, int(math.sqrt(most)) // _MERGE * _MERGE)
+        return side, side
+    ratio = size[1] / size[0]
+    own = [max(round(math.sqrt(share)), 1) for share in (most / ratio, most * ratio)]
+    rows, columns = (length + length % _MERGE for length in own)
+    if rows * columns > most:
+        rows, columns = (max(_MERGE, length - length % _MERGE) for length in own)
+    return rows, columns
 
 
 def _round(count: int, other: int, most: int) -> int:
