@@ -10,6 +10,7 @@ from seesay.demo.vocabulary import COLOURS, COUNT_WORDS, LABEL_SETS, SHAPES, plu
 
 _NUMBERS = {word: number for number, word in enumerate(COUNT_WORDS)} | {"zero": 0}
 _SHAPE_WORDS = {shape: shape for shape in SHAPES} | {plural(shape): shape for shape in SHAPES}
+_THING_WORDS = {*_SHAPE_WORDS, *COLOURS}
 _LABELS = {label.casefold() for labels in LABEL_SETS for label in labels if len(label) > 1}
 _SPELLINGS = {"centre": "center", "middle": "center", "grey": "gray", "upper": "top", "lower": "bottom"}
 _FACT_WORDS = (
@@ -36,7 +37,7 @@ def is_right(example: Example, answer: str, turn: int = 0) -> bool:
         return re.findall(r"\d+", answer)[-1:] == re.findall(r"\d+", expected)[-1:]
     if expected.startswith("There "):
         return _first_number(answer) == _first_number(expected)
-    bar_letters = example.task == "chart" or "bar" in expected or "bar" in "".join(example.kinds[turn : turn + 1])
+    bar_letters = _concerns_bars(example, turn)
     if _CONCLUSION in expected:
         accepted = (expected, expected.rpartition(_CONCLUSION)[2])
         return _claims(answer, bar_letters=bar_letters) in [_claims(text, bar_letters=bar_letters) for text in accepted]
@@ -60,6 +61,12 @@ def _words(text: str) -> list[str]:
     return [_SPELLINGS.get(word.casefold(), word) for word in words]
 
 
+def _concerns_bars(example: Example, turn: int) -> bool:
+    """Return whether the letters A, B, … in an answer are names of bars."""
+    is_of_kind = "bar" in "".join(example.kinds[turn : turn + 1])
+    return example.task == "chart" or is_of_kind or "bar" in example.turns[turn][1]
+
+
 def _named_things(text: str) -> Counter[tuple[str, str]]:
     """Count the (colour, shape) pairs in a text. A colour or shape outside of a pair is counted too."""
     words = [word.casefold() for word in _words(text)]
@@ -67,22 +74,22 @@ def _named_things(text: str) -> Counter[tuple[str, str]]:
     used: set[int] = set()
     for i, word in enumerate(words[1:], start=1):
         if word in _SHAPE_WORDS and words[i - 1] in COLOURS:
-            number = words[i - 2] if i >= 2 else ""
-            things[words[i - 1], _SHAPE_WORDS[word]] += int(number) if number.isdigit() else _NUMBERS.get(number, 1)
+            number = _read_number(words[i - 2]) if i >= 2 else None
+            things[words[i - 1], _SHAPE_WORDS[word]] += 1 if number is None else number
             used |= {i - 1, i}
     for i, word in enumerate(words):
-        if i not in used and (word in _SHAPE_WORDS or word in COLOURS):
+        if i not in used and word in _THING_WORDS:
             things["", word] += 1
     return +things
 
 
 def _first_number(text: str) -> int | None:
-    for word in _words(text):
-        if word.isdigit():
-            return int(word)
-        if (number := _NUMBERS.get(word.casefold())) is not None:
-            return number
-    return None
+    numbers = map(_read_number, _words(text))
+    return next((number for number in numbers if number is not None), None)
+
+
+def _read_number(word: str) -> int | None:
+    return int(word) if word.isdigit() else _NUMBERS.get(word.casefold())
 
 
 def _written(text: str) -> str:

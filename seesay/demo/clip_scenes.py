@@ -34,15 +34,22 @@ class Motion:
         return f"{text}."
 
 
+def _pick_travel(rng: random.Random, step: tuple[int, int]) -> tuple[float, float]:
+    """Return how far a thing moves across the picture, in shares of its width and height. It sways a little on the
+    axis on which it does not move."""
+    across, down = (sign * rng.uniform(0.35, 0.6) for sign in step)
+    if step[0] == 0 and step[1] != 0:
+        across = rng.uniform(-0.03, 0.03)
+    elif step[1] == 0 and step[0] != 0:
+        down = rng.uniform(-0.03, 0.03)
+    return across, down
+
+
 def draw_motion(rng: random.Random) -> Motion:
     canvas = pick_canvas(rng, CLIP_GRIDS)
     num_frames = rng.choice((4, 5, 6, 7, 8, 8))
     step = rng.choice(tuple(DIRECTIONS)) if rng.random() < 0.92 else (0, 0)
-    travel = tuple(sign * rng.uniform(0.35, 0.6) for sign in step)
-    if step[0] == 0 and step[1] != 0:
-        travel = (rng.uniform(-0.03, 0.03), travel[1])
-    elif step[1] == 0 and step[0] != 0:
-        travel = (travel[0], rng.uniform(-0.03, 0.03))
+    travel = _pick_travel(rng, step)
     side = min(canvas.size)
     colour, shape = pick_name(rng)
     radius = rng.uniform(max(0.09 * side, 11.5 * canvas.scale), 0.17 * side)

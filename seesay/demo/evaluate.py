@@ -151,8 +151,14 @@ def processor_inputs(processor: Any, examples: Sequence[Example]) -> dict[str, A
     if images := [image for example in examples for image in example.images]:
         inputs["images"] = images
     if clips := [example.clip for example in examples if example.clip]:
-        inputs["videos"] = [np.stack([np.asarray(frame) for frame in clip]) for clip in clips]
-        inputs["video_metadata"] = [
+        inputs |= _make_clip_inputs(clips)
+    return inputs
+
+
+def _make_clip_inputs(clips: Sequence[Sequence[object]]) -> dict[str, Any]:
+    return {
+        "videos": [np.stack([np.asarray(frame) for frame in clip]) for clip in clips],
+        "video_metadata": [
             {
                 "total_num_frames": len(clip),
                 "fps": CLIP_FPS,
@@ -160,9 +166,9 @@ def processor_inputs(processor: Any, examples: Sequence[Example]) -> dict[str, A
                 "duration": len(clip) / CLIP_FPS,
             }
             for clip in clips
-        ]
-        inputs["do_sample_frames"] = False
-    return inputs
+        ],
+        "do_sample_frames": False,
+    }
 
 
 def make_parser(prog: str, description: str | None) -> argparse.ArgumentParser:

@@ -256,10 +256,16 @@ def _make_image(rng: random.Random, size: Size) -> Image.Image:
             image = _shaded(rng, image)
         if rng.random() < 0.5:
             image = image.filter(ImageFilter.GaussianBlur(rng.choice((0.6, 1.0, 1.5, 3.0))))
+    return _degraded(rng, image)
+
+
+def _degraded(rng: random.Random, image: Image.Image) -> Image.Image:
+    """Return a picture that may have lost its colours, and have grain and the blocks of a JPEG."""
     if rng.random() < 0.12:
         image = image.convert("L").convert("RGB")
     if rng.random() < 0.4:
-        grain = np.random.default_rng(rng.randrange(1 << 30)).normal(0, rng.uniform(2, 14), (size[1], size[0], 1))
+        shape = (image.height, image.width, 1)
+        grain = np.random.default_rng(rng.randrange(1 << 30)).normal(0, rng.uniform(2, 14), shape)
         image = _image(np.asarray(image, np.float32) + grain.astype(np.float32))
     if rng.random() < 0.25:
         buffer = io.BytesIO()
