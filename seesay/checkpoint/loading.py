@@ -5,7 +5,7 @@ model has a place in it. For decoders, heads and towers alike.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -63,8 +63,8 @@ def load_weights(
     groups = list(groups)
     stored_as = find_names(checkpoint, name_of)
     if is_partial:
-        groups = [group for group in groups if any(part.tensor in stored_as for part in _parts_of(group))]
-    parts = [part for group in groups for part in _parts_of(group)]
+        groups = [group for group in groups if _is_stored(group, stored_as)]
+    parts = _list_parts(groups)
     if missing := next((part.tensor for part in parts if part.tensor not in stored_as), None):
         raise _make_missing_error(checkpoint, find_stored_names(missing, checkpoint.tensor_names(), name_of, known))
     _check_expected(checkpoint, [part.tensor for part in parts], stored_as, ignored)
@@ -73,8 +73,13 @@ def load_weights(
     _Loading(groups, stored_as, device, dtype, checks_finite=checks_finite).run(checkpoint)
 
 
-def _parts_of(group: WeightGroup) -> Iterator[Part]:
-    return (part for weight in group.weights for part in weight.parts)
+def _list_parts(groups: Iterable[WeightGroup]) -> list[Part]:
+    return [part for group in groups for weight in group.weights for part in weight.parts]
+
+
+def _is_stored(group: WeightGroup, stored_as: Mapping[str, str]) -> bool:
+    """Return whether the checkpoint has any tensor of a group."""
+    return any(part.tensor in stored_as for part in _list_parts([group]))
 
 
 def _make_missing_error(checkpoint: TensorSource, names: Sequence[str]) -> CheckpointError:

@@ -75,9 +75,13 @@ def _find_added(config: Mapping[str, object], overrides: Mapping[str, object]) -
     return {name: value for name, value in added.items() if value != {} or name not in config}
 
 
+def _find_text_part(config: Mapping[str, Any]) -> str | None:
+    return next((name for name in _TEXT_PARTS if isinstance(config.get(name), Mapping)), None)
+
+
 def _place(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Return `overrides` nested as `config` is."""
-    part = next((name for name in _TEXT_PARTS if isinstance(config.get(name), Mapping)), None)
+    part = _find_text_part(config)
     placed = _rename_parts(config, overrides, part)
     if part is None or not isinstance(placed.get(part, {}), Mapping):
         return placed
