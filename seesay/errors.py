@@ -87,10 +87,10 @@ def show(value: object) -> str:
     """Return a value that a request has, for a message: short, and at once, whatever a client has put there."""
     if isinstance(value, str):
         return repr(value[:_SHOWN_CHARS])
-    if isinstance(value, int) and not isinstance(value, bool):
-        return repr(value) if value.bit_length() <= 128 else "a number of many digits"
-    if value is None or isinstance(value, bool | float):
+    if isinstance(value, bool | float | None):
         return repr(value)
+    if isinstance(value, int):
+        return repr(value) if value.bit_length() <= 128 else "a number of many digits"
     if isinstance(value, Mapping):
         return "an object" if value else "an empty object"
     if isinstance(value, list | tuple):

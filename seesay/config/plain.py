@@ -16,7 +16,7 @@ _PLAIN: dict[type, Callable[[Any], object]] = {str: str, Integral: int, Real: fl
 def as_plain(name: str, value: object) -> Any:
     """Return the option `name` as plain data: a configuration, or any value that `check_types` accepts. Raises
     `ConfigError` for what is neither."""
-    if value is None or isinstance(value, bool):
+    if isinstance(value, bool | None):
         return value
     for kind, convert in _PLAIN.items():
         if isinstance(value, kind):
