@@ -136,13 +136,7 @@ class _Parser:
 
     def _read_class(self, inner: str, at: int) -> CharacterSet:
         is_negated = inner.startswith("^")
-        chars = _CHAR.findall(inner[is_negated:])
-        ranges = []
-        i = 0
-        while i < len(chars):
-            last = i + 2 if i + 2 < len(chars) and chars[i + 1] == "-" else i
-            ranges.append((_read(chars[i]), _read(chars[last])))
-            i = last + 1
+        ranges = list(_find_ranges(_CHAR.findall(inner[is_negated:])))
         for ends in ranges:
             for code in ends:
                 if not (is_negated and code in _SURROGATES):
@@ -160,6 +154,15 @@ class _Parser:
         if code > LAST:
             raise _refuse(self._where, f"the grammar has a character above U+{LAST:X}, the last one")
         return code
+
+
+def _find_ranges(chars: list[str]) -> Iterator[tuple[int, int]]:
+    """Yield the first and the last code point of each range; a character that stands alone is one."""
+    i = 0
+    while i < len(chars):
+        last = i + 2 if i + 2 < len(chars) and chars[i + 1] == "-" else i
+        yield _read(chars[i]), _read(chars[last])
+        i = last + 1
 
 
 def _read(char: str) -> int:

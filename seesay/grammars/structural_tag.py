@@ -229,8 +229,12 @@ class _Writer:
             options = [self._make_text(excludes, end) for end in ends]
             return Node("sequence", [*parts, Node("choice", options)])
         parts.append(self._make(content, f"{place}.content", depth + 1))
-        end = Node("choice", [_spell(one) for one in ends]) if isinstance(ends, list) else self._make_token(ends, place)
-        return Node("sequence", [*parts, end])
+        return Node("sequence", [*parts, self._make_end(ends, place)])
+
+    def _make_end(self, ends: list[str] | dict[str, Any], place: str) -> Node:
+        if isinstance(ends, list):
+            return Node("choice", [_spell(one) for one in ends])
+        return self._make_token(ends, place)
 
     def _make_triggered(self, format: dict[str, Any], place: str, depth: int) -> Node:
         triggers = _read_texts(format, "triggers", place)
