@@ -46,8 +46,8 @@ def is_global(address: str) -> bool:
     if isinstance(ip, ipaddress.IPv6Address):
         if (translated := _find_translated(ip)) is not None:
             return is_global(str(translated))
-        tunnelled = ip.sixtofour or (ip.teredo[1] if ip.teredo else None)
-        if tunnelled and not is_global(str(tunnelled)):
+        tunnelled = _find_tunnelled(ip)
+        if tunnelled is not None and not is_global(str(tunnelled)):
             return False
     return ip.is_global and not (ip.is_multicast or ip.is_reserved or ip.is_unspecified or ip.is_loopback)
 
@@ -57,6 +57,13 @@ def _find_translated(ip: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
     if ip.ipv4_mapped:
         return ip.ipv4_mapped
     return ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF) if ip in _NAT64 else None
+
+
+def _find_tunnelled(ip: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
+    """Return the IPv4 address of the host that packets to an IPv6 address are tunnelled to (6to4, Teredo)."""
+    if ip.sixtofour is not None:
+        return ip.sixtofour
+    return None if ip.teredo is None else ip.teredo[1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,14 +74,10 @@ class FrameSampling:
     ) -> FrameSampling:
         """Check options as a user gave them. `nframes` is rounded to an even number. Raises `RequestError` that names
         the wrong one."""
-        counts = {"num_frames": num_frames, "nframes": nframes, "min_frames": min_frames, "max_frames": max_frames}
         _check_exclusive({"fps": fps, "num_frames": num_frames, "nframes": nframes})
         for name, rate in (("fps", fps), ("sample_fps", sample_fps)):
             _check_rate(name, rate)
-        for name, value in counts.items():
-            _check_count(name, value, limit)
-        if min_frames is not None and max_frames is not None and min_frames > max_frames:
-            raise _bad_option("min_frames", f"min_frames={min_frames} is more than max_frames={max_frames}")
+        _check_counts(limit, num_frames=num_frames, nframes=nframes, min_frames=min_frames, max_frames=max_frames)
         _check_range(video_start, video_end)
         if nframes is not None:
             num_frames = min(max(round(nframes / _FRAME_FACTOR), 1) * _FRAME_FACTOR, limit)
@@ -213,6 +209,13 @@ def _check_exclusive(options: Mapping[str, object]) -> None:
 def _check_rate(name: str, rate: float | None) -> None:
     if rate is not None and not (_is_number(rate) and 0 < rate <= _LARGEST):
         raise _bad_option(name, f"{name} must be a number above 0, got {show(rate)}")
+
+
+def _check_counts(limit: int, *, min_frames: int | None, max_frames: int | None, **counts: int | None) -> None:
+    for name, value in {**counts, "min_frames": min_frames, "max_frames": max_frames}.items():
+        _check_count(name, value, limit)
+    if min_frames is not None and max_frames is not None and min_frames > max_frames:
+        raise _bad_option("min_frames", f"min_frames={min_frames} is more than max_frames={max_frames}")
 
 
 def _check_range(start_s: float | None, end_s: float | None) -> None:

@@ -68,10 +68,18 @@ def _is_first_only(config: Mapping[str, object]) -> bool:
 
 def _added_tokens(folder: Path, config: Mapping[str, object]) -> Iterator[tuple[int, AddedToken]]:
     """Yield the tokens that files beside the model add or rename, by id."""
+    yield from _read_added_tokens(folder)
+    yield from _read_decoder(folder, config)
+
+
+def _read_added_tokens(folder: Path) -> Iterator[tuple[int, AddedToken]]:
     for text, index in (read_object(folder / "added_tokens.json") or {}).items():
         if not isinstance(index, int) or index < 0:
             raise CheckpointError(f"{folder / 'added_tokens.json'}: {text!r} must have an id, got {index!r}")
         yield index, AddedToken(text, normalized=False, special=True)
+
+
+def _read_decoder(folder: Path, config: Mapping[str, object]) -> Iterator[tuple[int, AddedToken]]:
     decoder = config.get("added_tokens_decoder") or {}
     for key, token in decoder.items() if isinstance(decoder, dict) else ():
         made = _read_added_token(token)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -120,11 +120,15 @@ def read_ranks(file: Path) -> dict[str, int]:
         ranks[token] = len(ranks)
         if len(ranks) > _MAX_TOKENS:
             raise CheckpointError(f"{file}: has more than {_MAX_TOKENS} tokens")
-    if missing := [letter for letter in byte_alphabet() if letter not in ranks]:
-        raise CheckpointError(f"{file}: {len(missing)} of the 256 bytes are not tokens: the file is cut off or damaged")
-    if (work := sum(len(token) ** 2 for token in ranks)) > MAX_WORK:
-        raise CheckpointError(f"{file}: the squared lengths of its tokens add up to {work}, more than {MAX_WORK}")
+    _check_tokens(file, ranks)
     return ranks
+
+
+def _check_tokens(file: Path, tokens: Collection[str]) -> None:
+    if missing := [letter for letter in byte_alphabet() if letter not in tokens]:
+        raise CheckpointError(f"{file}: {len(missing)} of the 256 bytes are not tokens: the file is cut off or damaged")
+    if (work := sum(len(token) ** 2 for token in tokens)) > MAX_WORK:
+        raise CheckpointError(f"{file}: the squared lengths of its tokens add up to {work}, more than {MAX_WORK}")
 
 
 def _decode_token(encoded: bytes) -> bytes:
