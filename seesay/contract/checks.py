@@ -111,9 +111,13 @@ def rows_fill_their_places(subject: Subject) -> None:
         start, stop = item.span
         assert ((item.slots >= start) & (item.slots < stop)).all(), f"item {number} has places outside of itself"
         assert each.isfinite().all(), f"item {number} has rows that are not finite"
-    one, other = (subject.encoder.encode([preprocess(subject.family, draw_image(64, 64, seed))])[0] for seed in (1, 2))
+    one, other = _encode_picture(subject, seed=1), _encode_picture(subject, seed=2)
     assert (one - other).abs().max() > 0, "two pictures of one size have the same rows"
     assert made.positions.shape[-1] == len(made.token_ids), "there is not one position for each token"
+
+
+def _encode_picture(subject: Subject, *, seed: int) -> Any:
+    return subject.encoder.encode([preprocess(subject.family, draw_image(64, 64, seed))])[0]
 
 
 def packed_equals_alone(subject: Subject) -> None:

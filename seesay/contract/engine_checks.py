@@ -109,11 +109,7 @@ def _generate(folder: Path, conversations: Sequence[Conversation]) -> list[tuple
         model, processor = (kind.from_pretrained(folder) for kind in kinds)
         model = model.to(torch.float32).eval()
         for conversation, pictures in zip(conversations, images, strict=True):
-            text = processor.apply_chat_template(conversation, tokenize=False, add_generation_prompt=True)
-            bos = getattr(processor, "tokenizer", processor).bos_token
-            begins = bos is not None and text.startswith(bos)  # the template has written it
-            media = {"images": pictures} if pictures else {}
-            inputs = processor(text=[text], **media, return_tensors="pt", add_special_tokens=not begins)
+            inputs = _process(processor, conversation, pictures)
             with torch.inference_mode():
                 made = model.generate(**inputs, max_new_tokens=NEW_TOKENS, min_new_tokens=NEW_TOKENS, do_sample=False)
             length = inputs["input_ids"].shape[1]
@@ -125,6 +121,15 @@ def _generate(folder: Path, conversations: Sequence[Conversation]) -> list[tuple
 
 def _make_part(part: object) -> dict[str, Any]:
     return {"type": "text", "text": part} if isinstance(part, str) else {"type": "image", "image": part}
+
+
+def _process(processor: Any, conversation: Conversation, pictures: Sequence[object]) -> Any:
+    """Return the inputs of Transformers' model for a conversation."""
+    text = processor.apply_chat_template(conversation, tokenize=False, add_generation_prompt=True)
+    bos = getattr(processor, "tokenizer", processor).bos_token
+    begins = bos is not None and text.startswith(bos)  # the template has written it
+    media = {"images": pictures} if pictures else {}
+    return processor(text=[text], **media, return_tensors="pt", add_special_tokens=not begins)
 
 
 def _draw(height: int, width: int, seed: int = 0) -> Any:
