@@ -73,8 +73,7 @@ def arrange_rows(rows: Sequence[Tensor], learned: StackedRows, features: Sequenc
     weights = dict(zip(weighted, uploaded[len(arrays) :], strict=True))
     result = list(rows)
     for index, table, numbers in zip(arranged, tables, uploaded):
-        is_blended = index in weights
-        result[index] = _blend(table, numbers, weights[index]) if is_blended else table.index_select(0, numbers)
+        result[index] = _take_rows(table, numbers, weights.get(index))
     return result
 
 
@@ -83,8 +82,11 @@ def _number_from_start(numbers: npt.NDArray[np.int32], count: int) -> npt.NDArra
     return numbers % np.int32(count)
 
 
-def _blend(table: Tensor, numbers: Tensor, weights: Tensor) -> Tensor:
-    """Return [S, size], the sums of the rows `numbers` [S, K] times `weights` [S, K], added up in float32."""
+def _take_rows(table: Tensor, numbers: Tensor, weights: Tensor | None) -> Tensor:
+    """Return [S, size], the rows `numbers` [S], or the sums of the rows `numbers` [S, K] times `weights` [S, K], added
+    up in float32."""
+    if weights is None:
+        return table.index_select(0, numbers)
     total = torch.zeros(len(numbers), table.shape[1], dtype=torch.float32, device=table.device)
     for column in range(numbers.shape[1]):
         total.addcmul_(table.index_select(0, numbers[:, column]).float(), weights[:, column, None])
