@@ -80,10 +80,7 @@ class AdapterMemory(Generic[Read]):
         """Make room for adapters that requests wait for, begin to read them, and return what is to be done before
         `release`. used: adapters that stay. read: returns an adapter, in a thread of its own, which then calls
         `wake`."""
-        come = tuple((adapter_id, found) for adapter_id, found in self._reading.items() if found.done())
-        for adapter_id, _ in come:
-            del self._reading[adapter_id]
-            self._add(adapter_id)
+        come = self._take_read()
         used = used | {adapter_id for adapter_id, _ in come}
         waiting = list(dict.fromkeys(each.sequence.adapter_id for each in self.held.values()))
         waiting = [each for each in waiting if each not in self._uses and each not in self._reading]
@@ -111,6 +108,14 @@ class AdapterMemory(Generic[Read]):
         """Read nothing any more."""
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _take_read(self) -> tuple[tuple[int, Future[Read]], ...]:
+        """Add the adapters that have been read meanwhile, and return them."""
+        come = tuple((adapter_id, found) for adapter_id, found in self._reading.items() if found.done())
+        for adapter_id, _ in come:
+            del self._reading[adapter_id]
+            self._add(adapter_id)
+        return come
 
     def _add(self, adapter_id: int) -> None:
         self._there.append(adapter_id)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import NamedTuple
 
@@ -162,9 +162,14 @@ class AnswerOptionsReader:
                 "bad_words",
             )
         if words and not config.skip_special_tokens:
-            special = {i: self._texts.tokenizer.token_text(i) or "" for i in self._texts.tokenizer.special_ids}
-            ids += [i for i, text in special.items() if any(word in text for word in words)]
+            ids += _find_special_with(words, self._texts.tokenizer)
         return words, ids
+
+
+def _find_special_with(words: Sequence[str], tokenizer: Tokenizer) -> list[int]:
+    """Return the special tokens whose text has any of `words` in it."""
+    texts = {token_id: tokenizer.token_text(token_id) or "" for token_id in tokenizer.special_ids}
+    return [token_id for token_id, text in texts.items() if any(word in text for word in words)]
 
 
 def _find_eos(checkpoint: Checkpoint, tokenizer: Tokenizer, vocab_size: int) -> tuple[int, ...]:

@@ -174,6 +174,16 @@ class PromptBuilder:
             begins_empty=family.begins_empty,
         )
 
+    def _render_conversation(self, request: GenerationRequest, max_tokens: int, split: Split) -> RenderedPrompt:
+        messages = [message for message in request.prompt if isinstance(message, Message)]
+        self._check_size(texts_of(messages), max_tokens)
+        messages = spread_messages(messages, split)
+        template = self._texts.chat_template
+        if request.chat_template is not None:
+            template = self._requested.get(request.chat_template, self._texts.tokenizer)
+        variables = {**self._texts.thoughts.choose(request).options, **request.template_options}
+        return template.render(messages, markers=self._family.markers, **variables)
+
     def _render_prompt(
         self, request: GenerationRequest, max_tokens: int, split: Split
     ) -> RenderedPrompt | TokenizedPrompt:
@@ -191,14 +201,7 @@ class PromptBuilder:
             text, media = spread_raw(request.prompt, request.media, split)
             rendered = render_raw(text, media, self._family.markers, self._family.spellings)
         elif is_conversation(request):
-            messages = [message for message in request.prompt if isinstance(message, Message)]
-            self._check_size(texts_of(messages), max_tokens)
-            messages = spread_messages(messages, split)
-            template = self._texts.chat_template
-            if request.chat_template is not None:
-                template = self._requested.get(request.chat_template, self._texts.tokenizer)
-            variables = {**self._texts.thoughts.choose(request).options, **request.template_options}
-            rendered = template.render(messages, markers=self._family.markers, **variables)
+            rendered = self._render_conversation(request, max_tokens, split)
         else:
             check_prompt_length(len(request.prompt), max_tokens, wants_answer=wants_answer(request))
             ranges = find_ranges(request.media, len(request.prompt))

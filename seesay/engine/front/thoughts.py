@@ -101,10 +101,15 @@ class Thoughts:
             return _Prompt.CLOSED
         if tail.endswith(begin):
             return _Prompt.OPEN
-        last = request.prompt[-1]
-        if not request.template_options.get("continue_final") or not isinstance(last, Message):
-            return _Prompt.PLAIN
-        text = "".join(part.text for part in last.parts if isinstance(part, TextPart)).lstrip()
+        text = _find_open_text(request).lstrip()
         if not text:
             return _Prompt.PLAIN
         return _Prompt.OPEN if text.startswith(begin) and end not in text else _Prompt.CLOSED
+
+
+def _find_open_text(request: GenerationRequest) -> str:
+    """Return the text of the last message if that is the beginning of the answer; else an empty one."""
+    last = request.prompt[-1]
+    if not request.template_options.get("continue_final") or not isinstance(last, Message):
+        return ""
+    return "".join(part.text for part in last.parts if isinstance(part, TextPart))
