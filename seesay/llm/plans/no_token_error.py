@@ -18,6 +18,11 @@ _ADVICE = {
 }
 
 
+def _name_with_verb(options: Sequence[str]) -> str:
+    is_one = len(options) == 1 and not options[0].endswith("s")
+    return f"{' and '.join(options)} {'forbids' if is_one else 'forbid'}"
+
+
 def make_no_token_error(names: Sequence[str], *, num_generated: int) -> RequestError:
     """Return the error of a request whose options `names` leave no token behind `num_generated` ones of its answer."""
     given = [name for name in names if name != "response_format"]
@@ -29,7 +34,6 @@ def make_no_token_error(names: Sequence[str], *, num_generated: int) -> RequestE
     elif not given:
         why = f"response_format: behind {num_generated} tokens no token is left that goes on as the grammar says"
     else:
-        verb = "forbids" if len(given) == 1 and not given[0].endswith("s") else "forbid"
         which = "every token that response_format allows" if has_grammar else "every token"
-        why = f"{' and '.join(given)} {verb} {which} behind {num_generated} tokens: no token is left to choose"
+        why = f"{_name_with_verb(given)} {which} behind {num_generated} tokens: no token is left to choose"
     return RequestError(ErrorCode.INVALID_REQUEST, f"{why}: {advice}", (given or list(names))[0])

@@ -66,9 +66,7 @@ def read_decoder_config(
     _refuse_unsupported(config, is_prefix_lm=is_prefix_lm)
     attention_bias = bool(getattr(config, "attention_bias", False))
     tied = getattr(config, "tie_word_embeddings", False) if tied_embeddings is None else tied_embeddings
-    num_heads = config.num_attention_heads
-    head_dim = kind.head_dim or getattr(config, "head_dim", None) or config.hidden_size // num_heads
-    num_kv_heads = kind.num_kv_heads or config.num_key_value_heads or num_heads
+    num_heads, num_kv_heads, head_dim = _find_heads(config, kind)
     rotaries, layers = _make_layers(
         config, kind, head_dim=head_dim, session_len=session_len, rope_scaling_factor=rope_scaling_factor
     )
@@ -76,9 +74,7 @@ def read_decoder_config(
         raise CheckpointError(f"embeddings are added behind {num_deep_layers} layers of {len(layers)}")
     if num_heads % num_kv_heads:
         raise CheckpointError(f"num_attention_heads={num_heads} is no multiple of num_key_value_heads={num_kv_heads}")
-    norm = kind.norm or NormSpec(eps=config.rms_norm_eps)
-    if not isinstance(norm.eps, int | float):
-        raise CheckpointError(f"the epsilon of the norms must be a number, got {norm.eps!r}")
+    norm = _find_norm(config, kind)
     scale = getattr(config, "query_pre_attn_scalar", head_dim) ** -0.5
     return DecoderConfig(
         vocab_size=config.vocab_size,
@@ -169,6 +165,20 @@ def _experts(dense: FeedForwardSpec, kind: DecoderKind) -> FeedForwardSpec:
     return replace(dense, kind="experts", size=kind.expert_size, experts=kind.experts)
 
 
+def _find_heads(config: ModelConfig, kind: DecoderKind) -> tuple[int, int, int]:
+    """Return the number of heads, that of key-value heads, and the size of a head."""
+    num_heads = config.num_attention_heads
+    head_dim = kind.head_dim or getattr(config, "head_dim", None) or config.hidden_size // num_heads
+    return num_heads, kind.num_kv_heads or config.num_key_value_heads or num_heads, head_dim
+
+
+def _find_norm(config: ModelConfig, kind: DecoderKind) -> NormSpec:
+    norm = kind.norm or NormSpec(eps=config.rms_norm_eps)
+    if not isinstance(norm.eps, int | float):
+        raise CheckpointError(f"the epsilon of the norms must be a number, got {norm.eps!r}")
+    return norm
+
+
 def _refuse_unsupported(config: ModelConfig, *, is_prefix_lm: bool) -> None:
     for option in ("is_encoder_decoder", "use_bidirectional_attention"):
         if getattr(config, option, False) and not (is_prefix_lm and option == "use_bidirectional_attention"):
@@ -184,23 +194,24 @@ def _activation(config: ModelConfig, kind: DecoderKind) -> AnyActivation:
     return _ACTIVATIONS[name]
 
 
+def _find_rope_parameters(config: ModelConfig, kind: DecoderKind, scaling_factor: float) -> dict[str, object]:
+    parameters = read_rope_parameters(config)
+    if kind.sections:
+        parameters.setdefault("mrope_section", kind.sections)
+    return scale_dynamically(parameters, scaling_factor) if scaling_factor else parameters
+
+
 def _make_layers(
     config: ModelConfig, kind: DecoderKind, *, head_dim: int, session_len: int | None, rope_scaling_factor: float
 ) -> tuple[tuple[RotarySpec, ...], tuple[LayerSpec, ...]]:
     """Return the rotary embeddings of a decoder, and its layers."""
     windows = (None,) * len(kind.halves) or _windows(config)
-    is_still = kind.is_still or kind.alibi is not None
-    parameters = {} if is_still else read_rope_parameters(config)
-    if kind.sections:
-        parameters.setdefault("mrope_section", kind.sections)
-    if rope_scaling_factor:
-        parameters = scale_dynamically(parameters, rope_scaling_factor)
-    if is_still:
+    if kind.is_still or kind.alibi is not None:
         rotaries, choices = [_make_still(head_dim)], [0] * len(windows)
     else:
         rotaries, choices = _make_rotaries(
             config,
-            parameters,
+            _find_rope_parameters(config, kind, rope_scaling_factor),
             windows,
             head_dim=head_dim,
             session_len=session_len,
@@ -228,6 +239,14 @@ def _make_layers(
     return tuple(rotaries), tuple(layers)
 
 
+def _find_unturned(config: ModelConfig, num_layers: int) -> list[int]:
+    """Return the layers without rotary embeddings."""
+    unturned = [i for i, turns in enumerate(getattr(config, "no_rope_layers", None) or ()) if not turns]
+    if unturned and unturned[-1] >= num_layers:
+        raise CheckpointError(f"no_rope_layers has more entries than the {num_layers} layers")
+    return unturned
+
+
 def _make_rotaries(
     config: ModelConfig,
     parameters: dict[str, object],
@@ -243,11 +262,9 @@ def _make_rotaries(
         found = sorted(set(types))
         return [_make_of_type(config, parameters, name, head_dim) for name in found], [found.index(n) for n in types]
     turning = make_rotary(config, parameters, head_dim=head_dim, session_len=session_len, alternates=alternates)
-    unturned = [i for i, turns in enumerate(getattr(config, "no_rope_layers", None) or ()) if not turns]
+    unturned = _find_unturned(config, len(windows))
     if not unturned:
         return [turning], [0] * len(windows)
-    if unturned[-1] >= len(windows):
-        raise CheckpointError(f"no_rope_layers has more entries than the {len(windows)} layers")
     return [turning, _make_still(turning.dim, turning.sections)], [int(i in unturned) for i in range(len(windows))]
 
 
