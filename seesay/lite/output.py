@@ -43,9 +43,7 @@ def write_checkpoint(
     for file, names in files.items():
         save_file(_read(homes, names), folder / file, metadata={"format": "pt"})
     if len(files) > 1:
-        weight_map = {name: file for file, names in files.items() for name in names}
-        total = sum(homes[name].find(name).num_bytes for name in homes)
-        _write_json(folder / INDEX_FILE, {"metadata": {"total_size": total}, "weight_map": weight_map})
+        _write_json(folder / INDEX_FILE, _make_index(homes, files))
     copy_files(source.path, folder, SUFFIXES, leave_out=("config.json", INDEX_FILE))
     for name, content in source.stand_ins.items():
         _write_json(folder / name, content)
@@ -59,6 +57,13 @@ def _name_shards(shards: Sequence[list[str]]) -> dict[str, list[str]]:
     if len(shards) == 1:
         return {SINGLE_FILE: shards[0]}
     return {f"model-{i:05d}-of-{len(shards):05d}.safetensors": shard for i, shard in enumerate(shards, start=1)}
+
+
+def _make_index(homes: Mapping[str, Checkpoint], files: Mapping[str, Sequence[str]]) -> dict[str, object]:
+    """Return what the index file says: which of the shards has a tensor."""
+    weight_map = {name: file for file, names in files.items() for name in names}
+    total = sum(checkpoint.find(name).num_bytes for name, checkpoint in homes.items())
+    return {"metadata": {"total_size": total}, "weight_map": weight_map}
 
 
 def _divide(homes: Mapping[str, Checkpoint], max_bytes: int) -> list[list[str]]:

@@ -83,11 +83,9 @@ class Tower:
         items = [item for prompt in prompts for item in prompt.input.items]
         if not items:
             raise ConfigError("vision=True: the calibration set has no pictures for the tower")
-        observers = {
-            path: InputObserver(linear.in_features, self._method.gram_size(linear.in_features))
-            for path, linear in self._linears.items()
-        }
+        observers: dict[str, InputObserver] = {}
         for path, linear in self._linears.items():
+            observers[path] = InputObserver(linear.in_features, self._method.gram_size(linear.in_features))
             linear.extend(observe=observers[path])
         for item in items:
             self._encoder.encode([item.features])

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -55,10 +56,8 @@ class Batch:
         table = np.minimum(np.arange(max(counts)), np.array(counts)[:, None] - 1) + firsts[:, None]
         slots = [first * _BLOCK_SIZE + np.arange(length) for first, length in zip(firsts, lengths, strict=True)]
         starts = np.cumsum([0, *lengths])
-        rows = [start + item.slots for start, prompt in zip(starts, self._prompts) for item in prompt.input.items]
+        rows = self._find_media_rows(starts)
         embeddings = [rows for prompt in self._prompts for rows in prompt.embeddings]
-        scaling = self._config.rotaries[0].length_scaling
-        stretches = None if scaling is None else np.repeat([scaling.find_stretch(each) for each in lengths], lengths)
         return ModelInput(
             input_ids=_to(np.concatenate([prompt.input.token_ids for prompt in self._prompts]), device),
             positions=_to(np.concatenate([prompt.input.positions for prompt in self._prompts], axis=-1), device),
@@ -72,10 +71,16 @@ class Batch:
                 runs=self._find_runs(),
             ),
             faults=torch.zeros(self.num_tokens, device=device),
-            stretches=None if stretches is None else _to(stretches, device),
+            stretches=self._find_stretches(lengths, device),
             splice_rows=_to(np.concatenate(rows), device) if rows else None,
             splice_embeddings=torch.cat(embeddings).to(device) if embeddings else None,
         )
+
+    def _find_stretches(self, lengths: Sequence[int], device: torch.device) -> Tensor | None:
+        scaling = self._config.rotaries[0].length_scaling
+        if scaling is None:
+            return None
+        return _to(np.repeat([scaling.find_stretch(length) for length in lengths], lengths), device)
 
     def _find_runs(self) -> np.ndarray | None:
         if not self._config.traits.has_runs:
@@ -87,6 +92,10 @@ class Batch:
         if self._config.is_prefix_lm:
             return TokenRuns.of_prompt(max(prompt.num_context, *(item.span[1] for item in prompt.input.items), 1))
         return TokenRuns.of_media(item.slots for item in prompt.input.items)
+
+    def _find_media_rows(self, starts: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:
+        """Return the tokens of each item, counted from the first one of the batch."""
+        return [start + item.slots for start, prompt in zip(starts, self._prompts) for item in prompt.input.items]
 
     def text_targets(self) -> tuple[Tensor, Tensor]:
         """Return the tokens behind which text follows in their prompt, int64 [N], and the ids of that text."""

@@ -132,20 +132,25 @@ class PromptMaker:
     def _make(self, preparer: RequestPreparer, conversation: Conversation) -> Prompt | None:
         """Return the prompt of a conversation; None if it is too long or too short. Raises `ConfigError` for one that
         is wrong."""
-        messages = conversation.messages
-        made = self._prepare(preparer, messages, conversation.where)
+        made = self._prepare(preparer, conversation.messages, conversation.where)
         if made is None or len(made.token_ids) < _LEAST_TOKENS:
             return None
-        num_context = 0
-        if messages[-1].role == "assistant" and len(messages) > 1:
-            question = self._prepare(preparer, messages[:-1], conversation.where)
-            ids = () if question is None else question.token_ids
-            num_context = len(ids) if np.array_equal(ids, made.token_ids[: len(ids)]) else 0
         embeddings: list[torch.Tensor] = []
         if made.items:
             assert self._encoder is not None
             embeddings = [rows.cpu() for rows in self._encoder.encode([item.features for item in made.items])]
+        num_context = self._count_context(preparer, conversation, made)
         return Prompt(input=made, embeddings=tuple(embeddings), num_context=num_context)
+
+    def _count_context(self, preparer: RequestPreparer, conversation: Conversation, made: MultimodalInput) -> int:
+        """Return how many of a prompt's tokens are before its answer; 0 for one without an answer, or of which the
+        template writes something else where the answer is missing."""
+        messages = conversation.messages
+        if messages[-1].role != "assistant" or len(messages) == 1:
+            return 0
+        question = self._prepare(preparer, messages[:-1], conversation.where)
+        ids = () if question is None else question.token_ids
+        return len(ids) if np.array_equal(ids, made.token_ids[: len(ids)]) else 0
 
     def _prepare(self, preparer: RequestPreparer, messages: tuple[Message, ...], where: str) -> MultimodalInput | None:
         request = GenerationRequest(

@@ -99,12 +99,17 @@ class Source:
         embedding = named["embed_tokens.weight"]
         norm = [weight for tensor, weight in named.items() if tensor.startswith("norm.")]
         head = decoder.linears["lm_head"]
-        is_tied = self.config.tied_embeddings
-        plain = [embedding] if embeds else [*norm, embedding] if is_tied else norm
-        linears = {} if embeds or is_tied else {"lm_head": head}
+        makes_tied_logits = self.config.tied_embeddings and not embeds
+        linears = {}
+        if embeds:
+            plain = [embedding]
+        elif makes_tied_logits:
+            plain = [*norm, embedding]
+        else:
+            plain, linears = norm, {"lm_head": head}
         wanted = {weight.parts[0].tensor for weight in plain} | {f"{path}.weight" for path in linears}
         self._load(linears, plain, self.checkpoint, wanted.__contains__)
-        if not embeds and is_tied:
+        if makes_tied_logits:
             head.use(embedding.data)
         return decoder
 
