@@ -26,12 +26,11 @@ def _read(part: Any) -> Node:
     """Return what a value needs, as a rule: a sequence of all that it needs, a choice where one of several does."""
     if not isinstance(part, dict) or part.keys().isdisjoint(_NEEDING):
         return _NOTHING
-    needed = [_read(inner) for inner in part.get("allOf", ())]
+    needed = [_read(inner) for inner in (*part.get("allOf", ()), *_find_inner(part))]
     if "$ref" in part:
         needed.append(Node("rule", name=part["$ref"].rpartition("/")[2]))
     if "anyOf" in part:
         needed.append(Node("choice", [_read(option) for option in part["anyOf"]]))
-    needed += [_read(inner) for inner in _find_inner(part)]
     needed = [node for node in needed if node is not _NOTHING]
     return Node("sequence", needed) if needed else _NOTHING
 
