@@ -77,7 +77,7 @@ def list_packets(
         if check_header is not None:
             check_header(header)
         times, keys = _read_times(container, stream)
-        declared = float(stream.average_rate or stream.guessed_rate or 0)
+        declared = _read_rate(stream)
         time_base = Fraction(stream.time_base)
     if not times:
         raise ValueError("there is no frame in it")
@@ -124,10 +124,15 @@ def _iter_packets(container: Any, stream: Any) -> Iterator[Any]:
             raise
 
 
+def _read_rate(stream: Any) -> float:
+    """Return the frames per second that the stream declares; 0 if it declares none."""
+    return float(stream.average_rate or stream.guessed_rate or 0)
+
+
 def _read_header(container: Any, stream: Any) -> VideoInfo:
     """Return what the container's header declares, true or not, with the size of the stored frames."""
     duration_s = float(stream.duration * stream.time_base) if stream.duration else (container.duration or 0) / 1e6
-    rate = float(stream.average_rate or stream.guessed_rate or 1)
+    rate = _read_rate(stream) or 1.0
     num_frames = max(stream.frames, round(duration_s * rate), 1)
     # The declared duration is kept, whatever rate follows from it.
     fps = num_frames / duration_s if duration_s > 0 else rate
