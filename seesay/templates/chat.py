@@ -94,10 +94,7 @@ class ChatTemplate(ABC):
         markers = {} if markers is None else markers
         if not messages:
             fail("the conversation must have at least one message")
-        for part in _media_of(messages):
-            if part.modality not in markers:
-                known = ", ".join(m.value for m in markers) or "text only"
-                fail(f"this model takes no {part.modality.value} input (it takes: {known})")
+        _check_modalities(messages, markers)
         texts = [text for message in messages for text in _texts_of(message)]
         texts += [*_texts_in(tools), *_texts_in(template_options)]
         if (num_chars := sum(map(len, texts))) > MAX_INPUT_CHARS:
@@ -123,6 +120,13 @@ class ChatTemplate(ABC):
 def fail(message: str, param: str = "messages") -> NoReturn:
     """Raise a RequestError for a conversation that cannot be rendered."""
     raise RequestError(ErrorCode.INVALID_REQUEST, message, param)
+
+
+def _check_modalities(messages: Sequence[Message], markers: Markers) -> None:
+    for part in _media_of(messages):
+        if part.modality not in markers:
+            known = ", ".join(m.value for m in markers) or "text only"
+            fail(f"this model takes no {part.modality.value} input (it takes: {known})")
 
 
 def _media_of(messages: Sequence[Message]) -> Iterator[MediaPart]:

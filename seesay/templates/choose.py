@@ -48,16 +48,21 @@ def choose_template(
     model_config = None if folder is None else read_model_object(folder, "config.json")
     name = find_replacement(model_name, model_config or {})
     if name is None:
-        sources = (read_templates(folder) if folder is not None else {}) or named_templates(tokenizer.chat_template)
-        if sources:
-            return _from_jinja(model_name, sources, tokenizer)
-        own = None if folder is None else _find_tekken_template(folder, model_name)
+        own = _find_own_template(model_name, tokenizer, folder)
         if own is not None:
-            return _from_jinja(own.stem, read_templates(own), tokenizer)
+            return own
         name = _guess_or_base(model_name, model_config, folder)
     pieces = builtin.find(name)
     assert pieces is not None
     return _from_pieces(name, pieces, tokenizer)
+
+
+def _find_own_template(model_name: str, tokenizer: PromptTokenizer, folder: Path | None) -> ChatTemplate | None:
+    sources = (read_templates(folder) if folder is not None else {}) or named_templates(tokenizer.chat_template)
+    if sources:
+        return _from_jinja(model_name, sources, tokenizer)
+    tekken = None if folder is None else _find_tekken_template(folder, model_name)
+    return None if tekken is None else _from_jinja(tekken.stem, read_templates(tekken), tokenizer)
 
 
 def _find_tekken_template(folder: Path, model_name: str) -> Path | None:

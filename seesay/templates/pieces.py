@@ -127,9 +127,6 @@ class PiecesTemplate(ChatTemplate):
     ) -> str:
         self._refuse(messages, tools, options, continue_final)
         opening, messages = self._gather(messages, markers)
-        if (first := self._find_opening(messages)) is not None:
-            messages = [_without(message, first) for message in messages]
-            opening += markers[first.modality]
         write_media = self._make_writer(messages, markers)
         turns = [self._turn(message, write_media, shield) for message in messages]
         if self.is_completion:
@@ -144,14 +141,10 @@ class PiecesTemplate(ChatTemplate):
     def _gather(self, messages: Sequence[Message], markers: Markers) -> tuple[str, Sequence[Message]]:
         """Return the markers that come before everything else, and the messages without their media."""
         media = [part for message in messages for part in _media_in(message)]
-        if not self.gathers_media or any(part.is_placed for part in media):
+        is_first = self.gathers_media or (self.opens_with_media and len(media) == 1)
+        if not is_first or any(part.is_placed for part in media):
             return "", messages
         return "".join(markers[part.modality] for part in media), [_without_media(message) for message in messages]
-
-    def _find_opening(self, messages: Sequence[Message]) -> MediaPart | None:
-        """Return what comes before the conversation."""
-        media = [part for message in messages for part in _media_in(message)]
-        return media[0] if self.opens_with_media and len(media) == 1 and not media[0].is_placed else None
 
     def _make_writer(self, messages: Sequence[Message], markers: Markers) -> Callable[[MediaPart], str]:
         """Return what writes the media of these messages, one after another."""
@@ -224,10 +217,6 @@ class PiecesTemplate(ChatTemplate):
 
 def _media_in(message: Message) -> list[MediaPart]:
     return [part for part in message.parts if isinstance(part, MediaPart)]
-
-
-def _without(message: Message, left_out: MediaPart) -> Message:
-    return replace(message, parts=tuple(part for part in message.parts if part is not left_out))
 
 
 def _role(message: Message) -> str:

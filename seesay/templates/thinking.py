@@ -60,11 +60,7 @@ def choose_thinking(
 ) -> Thinking:
     """Return how a request is to think. `variables` are those of `find_variables`; has_thoughts: whether the model
     marks its thoughts. Raises `RequestError` for what the model cannot do, and names the option."""
-    if effort is not None and effort not in EFFORTS:
-        _fail(f"reasoning_effort must be one of {', '.join(EFFORTS)}, got {effort[:60]!r}", "reasoning_effort")
-    if max_tokens is not None and not has_thoughts:
-        _fail("max_thinking_tokens: this model has no thoughts that could be limited", "max_thinking_tokens")
-    _check_agreement(enable_thinking, effort)
+    _check(has_thoughts=has_thoughts, enable_thinking=enable_thinking, effort=effort, max_tokens=max_tokens)
     if enable_thinking is not None:
         is_on, name = enable_thinking, "enable_thinking"
     elif effort is not None:
@@ -94,7 +90,11 @@ def _choose_switch(variables: frozenset[str], *, is_on: bool, has_thoughts: bool
     return {}
 
 
-def _check_agreement(enable_thinking: bool | None, effort: str | None) -> None:
+def _check(*, has_thoughts: bool, enable_thinking: bool | None, effort: str | None, max_tokens: int | None) -> None:
+    if effort is not None and effort not in EFFORTS:
+        _fail(f"reasoning_effort must be one of {', '.join(EFFORTS)}, got {effort[:60]!r}", "reasoning_effort")
+    if max_tokens is not None and not has_thoughts:
+        _fail("max_thinking_tokens: this model has no thoughts that could be limited", "max_thinking_tokens")
     if None not in (enable_thinking, effort) and enable_thinking == (effort == "none"):
         _fail(f"enable_thinking={enable_thinking} and reasoning_effort={effort!r} contradict", "reasoning_effort")
 

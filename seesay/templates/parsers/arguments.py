@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -31,11 +31,8 @@ class Argument:
 
 def list_arguments(schema: Mapping[str, Any]) -> list[Argument]:
     """Return the arguments that the schema of an object names, as many of them required as it wants."""
-    named = schema.get("properties")
-    named = dict(named) if isinstance(named, Mapping) else {}
     required = [name for name in schema.get("required") or () if isinstance(name, str)]
-    named = {name: value for name, value in named.items() if value is not False}
-    named |= {name: True for name in required if name not in named}
+    named = _find_named(schema, required)
     needed = max(_count(schema, "minProperties") or 0, len(required))
     wanted = [*required, *(name for name in named if name not in required)]
     most = _count(schema, "maxProperties")
@@ -46,6 +43,14 @@ def list_arguments(schema: Mapping[str, Any]) -> list[Argument]:
         for name, value in named.items()
         if name in kept
     ]
+
+
+def _find_named(schema: Mapping[str, Any], required: Sequence[str]) -> dict[str, Any]:
+    """Return the schema of each argument that may be given: those of `properties`, and those that are only required."""
+    properties = schema.get("properties")
+    given = properties if isinstance(properties, Mapping) else {}
+    named = {name: value for name, value in given.items() if value is not False}
+    return named | {name: True for name in required if name not in named}
 
 
 def takes_any(schema: Mapping[str, object]) -> bool:

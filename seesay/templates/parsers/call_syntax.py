@@ -127,6 +127,12 @@ def _as_form(piece: Piece) -> Form:
     return {"type": "const_string", "value": piece} if isinstance(piece, str) else piece
 
 
+def _name_end(end: Any, special_ids: Mapping[str, int]) -> Any:
+    """Return the token that begins or ends a tag, if it is written as the text of a special one; else what is given."""
+    is_special = isinstance(end, str) and end in special_ids
+    return {"type": "token", "token": special_ids[end]} if is_special else end
+
+
 def name_tokens(form: Form, special_ids: Mapping[str, int]) -> Form:
     """Return a form in which special tokens are named by their ids, and empty texts are left out."""
     if form["type"] == "sequence":
@@ -136,9 +142,8 @@ def name_tokens(form: Form, special_ids: Mapping[str, int]) -> Form:
     for key in ("elements", "tags"):
         if key in form:
             written[key] = [name_tokens(inner, special_ids) for inner in form[key]]
-    for key in ("begin", "end"):
-        if form["type"] == "tag" and isinstance(form[key], str) and form[key] in special_ids:
-            written[key] = {"type": "token", "token": special_ids[form[key]]}
+    if form["type"] == "tag":
+        written |= {key: _name_end(form[key], special_ids) for key in ("begin", "end")}
     if "content" in form:
         written["content"] = name_tokens(form["content"], special_ids)
     return written
