@@ -11,7 +11,7 @@ import socket
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from seesay.errors import ConfigError, MissingExtraError
@@ -80,12 +80,7 @@ def run_webui(
     }
     options = {name: value for name, value in options.items() if value is not None}
     if model_or_url.startswith(("http://", "https://")):
-        for name, value in options.items():
-            # The command line always passes configurations. They equal the defaults if no option was given.
-            if name not in ("backend_config", "vision_config") or value != type(value)():
-                raise ConfigError(f"{name} cannot be set for a running server; {model_or_url} has its own")
-        if api_keys:
-            raise ConfigError(f"api_keys cannot be set for a running server; {model_or_url} has its own")
+        _refuse_options(model_or_url, options, api_keys)
         source = _running_server(model_or_url, api_key)
     else:
         if api_key is not None:
@@ -101,6 +96,16 @@ def run_webui(
 
             warn_of_strangers(server_name, "the WebUI", "put it behind a proxy that authenticates users")
         wait_for_signal()
+
+
+def _refuse_options(url: str, options: Mapping[str, object], api_keys: str | Sequence[str] | None) -> None:
+    """Raise `ConfigError` for an option that only a server of our own could have."""
+    for name, value in options.items():
+        # The command line always passes configurations. They equal the defaults if no option was given.
+        if name not in ("backend_config", "vision_config") or value != type(value)():
+            raise ConfigError(f"{name} cannot be set for a running server; {url} has its own")
+    if api_keys:
+        raise ConfigError(f"api_keys cannot be set for a running server; {url} has its own")
 
 
 def run_local(

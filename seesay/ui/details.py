@@ -19,15 +19,19 @@ _MAY_BREAK = "</i> <i>"
 _REVEAL = "this.open &amp;&amp; this.scrollIntoView({block: 'nearest', behavior: 'smooth'})"
 
 
+def _count_vision(seen: Seen) -> str:
+    num_vision = (seen.usage.get("prompt_tokens_details") or {}).get("vision_tokens")
+    return f" ({num_vision:,} image)" if num_vision else ""
+
+
 def make_line(seen: Seen) -> str:
     """Return tokens in (and of pictures), tokens out, time to first token, and pace. Unknown figures are left out."""
     num_in, num_out = seen.usage.get("prompt_tokens"), seen.usage.get("completion_tokens")
-    num_vision = (seen.usage.get("prompt_tokens_details") or {}).get("vision_tokens")
     first_s = seen.timings.get("time_to_first_token_s") or seen.first_s
     decode_s = seen.timings.get("decode_s") or max(seen.total_s - first_s, 0.0)
     pieces = []
     if num_in:
-        pieces.append(f"{num_in:,} tokens in" + (f" ({num_vision:,} image)" if num_vision else ""))
+        pieces.append(f"{num_in:,} tokens in{_count_vision(seen)}")
     if num_out is not None:
         pieces.append(f"{num_out:,} out")
     if first_s > 0:

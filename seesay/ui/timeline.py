@@ -35,6 +35,13 @@ class Stage:
     duration_s: float
 
 
+def _kind_of_media(name: str) -> str:
+    """Return the kind of a stage of media, which its colour shows."""
+    if name == "encode":
+        return "encode"
+    return "wait" if name.startswith("wait") else "media"
+
+
 def make_timeline(timings: Mapping[str, float]) -> tuple[Stage, ...]:
     """Return the stages that took at least half a millisecond, in the order in which they began.
 
@@ -52,7 +59,7 @@ def make_timeline(timings: Mapping[str, float]) -> tuple[Stage, ...]:
     stages = []
     end_s = 0.0
     for name, seconds in media:
-        kind = "encode" if name == "encode" else "wait" if name.startswith("wait") else "media"
+        kind = _kind_of_media(name)
         start_s, end_s = end_s, end_s + seconds * scale
         stages.append(Stage(name=name, kind=kind, start_s=start_s, end_s=end_s, duration_s=seconds))
     computing_s = first_s - prefill_s
