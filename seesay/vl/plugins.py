@@ -167,9 +167,7 @@ def _load_file(path: Path, changed_ns: int) -> ModuleType:
 def _read_map(given: ModuleMap) -> Plugin:
     """Return the families of a module map."""
     if isinstance(given, Mapping):
-        return Plugin(
-            "custom_module_map", {str(name): _find_class(str(name), value, None) for name, value in given.items()}
-        )
+        return Plugin("custom_module_map", _find_classes(given, None))
     path = os.fspath(given)
     module = _import(path, f"custom_module_map: {path}")
     maps = [vars(module)[name] for name in _FILE_MAPS if name in vars(module)]
@@ -179,9 +177,12 @@ def _read_map(given: ModuleMap) -> Plugin:
             "is one for plugins="
         )
     entries = {name: value for each in maps for name, value in each.items()}
-    return Plugin(
-        f"file {module.__file__}", {str(name): _find_class(str(name), value, module) for name, value in entries.items()}
-    )
+    return Plugin(f"file {module.__file__}", _find_classes(entries, module))
+
+
+def _find_classes(entries: Mapping[str, object], module: ModuleType | None) -> dict[str, type[Family]]:
+    """Return the family of each architecture of a module map, which is in the file `module` if it is in one."""
+    return {str(name): _find_class(str(name), value, module) for name, value in entries.items()}
 
 
 def _find_class(architecture: str, given: object, module: ModuleType | None) -> type[Family]:

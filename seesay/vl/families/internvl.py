@@ -4,6 +4,7 @@ numbered frames."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from seesay.checkpoint import Checkpoint
@@ -34,6 +35,24 @@ if TYPE_CHECKING:
 _QK_NORM_EPS = 1e-6
 _TOKENS = {"start_image_token": "<img>", "end_image_token": "</img>", "context_image_token": "<IMG_CONTEXT>"}
 """Spellings of tokens to which the authors' tokenizers give no names."""
+
+
+def _check_sizes(settings: Mapping[Modality, Mapping[str, Any]], tile: tuple[int, int], where: Path) -> None:
+    for modality, given in settings.items():
+        if "size" in given and read_square(given["size"], where, "size") != tile:
+            size = given["size"]
+            raise CheckpointError(f"{where}: the {modality.value} processor's size {size} is not the tower's {tile}")
+
+
+def _read_tile_counts(settings: Mapping[str, Any], where: Path) -> tuple[int, int]:
+    """Return the least and the most tiles of a picture."""
+    counts = settings.get("min_patches", 1), settings.get("max_patches", 12)
+    if not all(type(n) is int and 1 <= n <= MAX_TILES for n in counts):
+        raise CheckpointError(
+            f"{where}: min_patches and max_patches, or config.json's min_dynamic_patch and max_dynamic_patch, must "
+            f"be integers in [1, {MAX_TILES}], got {str(counts)[:80]}"
+        )
+    return counts
 
 
 def _name_frame(number: int) -> str:
@@ -97,12 +116,7 @@ class InternVL(Family):
             Modality.VIDEO: read_processor(checkpoint, "video_processor"),
         }
         self._tile: tuple[int, int] = tuple(vision.image_size)
-        for modality, given in settings.items():
-            if "size" in given and read_square(given["size"], where, "size") != self._tile:
-                size = given["size"]
-                raise CheckpointError(
-                    f"{where}: the {modality.value} processor's size {size} is not the tower's {self._tile}"
-                )
+        _check_sizes(settings, self._tile, where)
         library = find_library(checkpoint)
         processors = {Modality.IMAGE: "GotOcr2ImageProcessor", Modality.VIDEO: "InternVLVideoProcessor"}
         self._pixels = {
@@ -111,13 +125,7 @@ class InternVL(Family):
         }
         if self._pixels[Modality.IMAGE].statistics != self._pixels[Modality.VIDEO].statistics:
             raise CheckpointError(f"{where}: pictures and videos are normalized differently: not supported")
-        self._min_tiles: int = settings[Modality.IMAGE].get("min_patches", 1)
-        self._max_tiles: int = settings[Modality.IMAGE].get("max_patches", 12)
-        if not all(type(n) is int and 1 <= n <= MAX_TILES for n in (self._min_tiles, self._max_tiles)):
-            raise CheckpointError(
-                f"{where}: min_patches and max_patches, or config.json's min_dynamic_patch and max_dynamic_patch, must "
-                f"be integers in [1, {MAX_TILES}], got {str((self._min_tiles, self._max_tiles))[:80]}"
-            )
+        self._min_tiles, self._max_tiles = _read_tile_counts(settings[Modality.IMAGE], where)
         self._adds_thumbnail: bool = settings[Modality.IMAGE].get("use_thumbnail", True)
         self._shuffle = int(1 / config.downsample_ratio)
         self._patch: tuple[int, int] = tuple(vision.patch_size)

@@ -78,15 +78,7 @@ class MiniCPMV(SlicedFamily):
         self._num_queries: int = config.query_num
         is_new = config.version != "2.5"
         self.uses_id = bool(settings.get("use_image_id", is_new))
-        expected = {"patch_size": self.patch, "image_feature_size": self._num_queries, "slice_mode": True}
-        for name, value in expected.items():
-            if settings.get(name, value) != value:
-                raise CheckpointError(f"{where}: processor setting {name} must be {value}, got {settings[name]!r}")
-        if config.text_config.hidden_size % _HEAD_SIZE:
-            size = config.text_config.hidden_size
-            raise CheckpointError(
-                f"{where}: hidden_size={size} is not a multiple of {_HEAD_SIZE}, the resampler's head"
-            )
+        self._check_supported(settings)
         self._spell = {name: str(settings.get(name, usual)) for name, usual in _SPELLINGS.items()}
         self.tags = self._spell["im_id_start"], self._spell["im_id_end"]
         self._ids = {name: self.token_id(self._spell[name]) for name in _SPELLINGS if is_new or "_id_" not in name}
@@ -102,6 +94,18 @@ class MiniCPMV(SlicedFamily):
             self.modalities = (Modality.IMAGE, Modality.VIDEO)
             self.default_sampling = _SAMPLING
             self._markers[Modality.VIDEO] = _VIDEO_MARKER
+
+    def _check_supported(self, settings: Mapping[str, object]) -> None:
+        where = self.checkpoint.path
+        expected = {"patch_size": self.patch, "image_feature_size": self._num_queries, "slice_mode": True}
+        for name, value in expected.items():
+            if settings.get(name, value) != value:
+                raise CheckpointError(f"{where}: processor setting {name} must be {value}, got {settings[name]!r}")
+        hidden_size = self.checkpoint.model_config.text_config.hidden_size
+        if hidden_size % _HEAD_SIZE:
+            raise CheckpointError(
+                f"{where}: hidden_size={hidden_size} is not a multiple of {_HEAD_SIZE}, the resampler's head"
+            )
 
     @property
     def markers(self) -> Mapping[Modality, str]:

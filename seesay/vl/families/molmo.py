@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -121,19 +122,8 @@ class Molmo(ProjectedTowerFamily):
         for name, value in expected.items():
             if (found := settings.get(name, value)) != value:
                 raise CheckpointError(f"{where}: processor setting {name} must be {value}, got {str(found)[:40]}")
-        margins = settings.get("overlap_margins", (4, 4))
-        if (
-            not isinstance(margins, list | tuple)
-            or len(margins) != 2
-            or not all(type(each) is int and each >= 0 and each % _POOL == 0 for each in margins)
-            or sum(margins) >= grid
-        ):
-            raise CheckpointError(
-                f"{where}: processor setting overlap_margins must be two even numbers of patches, less than {grid} "
-                f"together, got {str(margins)[:40]}"
-            )
-        self._margins = (margins[0], margins[1])
-        self._margin = sum(margins) * patch
+        self._margins = _read_margins(settings, grid, where)
+        self._margin = sum(self._margins) * patch
         self._window = self.image_size - self._margin
 
     def find_placeholder(self, modality: Modality) -> tuple[int, str]:
@@ -266,6 +256,22 @@ class Molmo(ProjectedTowerFamily):
     def _used_tower_name(self, name: str) -> str | None:
         """Return the tower's name of a tensor. The embeddings of added tokens are the decoder's, and used here, too."""
         return "added_tokens" if name == _ADDED else super()._used_tower_name(name)
+
+
+def _read_margins(settings: Mapping[str, object], grid: int, where: Path) -> tuple[int, int]:
+    """Return the patches of a crop that overlap its neighbours, at its left or upper side and at the other one."""
+    margins = settings.get("overlap_margins", (4, 4))
+    if (
+        not isinstance(margins, list | tuple)
+        or len(margins) != 2
+        or not all(type(each) is int and each >= 0 and each % _POOL == 0 for each in margins)
+        or sum(margins) >= grid
+    ):
+        raise CheckpointError(
+            f"{where}: processor setting overlap_margins must be two even numbers of patches, less than {grid} "
+            f"together, got {str(margins)[:40]}"
+        )
+    return margins[0], margins[1]
 
 
 def _center(size: tuple[int, int], canvas: tuple[int, int]) -> tuple[int, int]:

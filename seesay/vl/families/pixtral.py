@@ -82,15 +82,7 @@ class Pixtral(Family):
                 f"{where}: a {checkpoint.architecture} with a tower {vision.model_type!r} and patches of "
                 f"{vision.patch_size} pixels is not supported"
             )
-        strategy = getattr(config, "vision_feature_select_strategy", "full")
-        layer, depth = config.vision_feature_layer, vision.num_hidden_layers
-        number = layer + depth + 1 if type(layer) is int and layer < 0 else layer
-        if strategy != "full" or type(number) is not int or not 1 <= number <= depth:
-            raise CheckpointError(
-                f"{where}: vision_feature_select_strategy={strategy!r} of vision_feature_layer={layer!r} is not "
-                f"supported: it must be 'full', of one of {depth} layers"
-            )
-        self._num_layers = number
+        self._num_layers = _count_layers(config, where)
         self._has_merger = hasattr(config, "spatial_merge_size")
         self._merge_size: int = config.spatial_merge_size if self._has_merger else 1
         self._patch_size: int = vision.patch_size
@@ -202,6 +194,19 @@ class Pixtral(Family):
         if parameter is not None and is_layer_above(parameter, "blocks.", self._num_layers):
             return None
         return parameter
+
+
+def _count_layers(config: Any, where: object) -> int:
+    """Return how many layers of the tower are computed."""
+    strategy = getattr(config, "vision_feature_select_strategy", "full")
+    layer, depth = config.vision_feature_layer, config.vision_config.num_hidden_layers
+    number = layer + depth + 1 if type(layer) is int and layer < 0 else layer
+    if strategy != "full" or type(number) is not int or not 1 <= number <= depth:
+        raise CheckpointError(
+            f"{where}: vision_feature_select_strategy={strategy!r} of vision_feature_layer={layer!r} is not "
+            f"supported: it must be 'full', of one of {depth} layers"
+        )
+    return number
 
 
 def _read_limit(size: object, where: object) -> tuple[int, int]:

@@ -106,6 +106,11 @@ def _one_each(gen_config: GenerationConfig | Sequence[GenerationConfig] | None, 
     return configs
 
 
+def _parse_placed(messages: Iterable[Mapping[str, object]]) -> tuple[Message, ...]:
+    """Return the messages of the pipeline's caller, who wrote their texts: `IMAGE_TOKEN` is a marker, as in a tuple."""
+    return tuple(_place_in_message(message, f"messages[{i}]") for i, message in enumerate(parse_messages(messages)))
+
+
 def _parse_item(item: object, config: GenerationConfig, *, do_preprocess: bool) -> GenerationRequest:
     if isinstance(item, str):
         return _parse_text(item, [], config, ("the prompt", "in a tuple, (text, media)"), do_preprocess=do_preprocess)
@@ -113,14 +118,12 @@ def _parse_item(item: object, config: GenerationConfig, *, do_preprocess: bool) 
         return _parse_text(*_parse_pair(item), config, ("the text", "in the tuple"), do_preprocess=do_preprocess)
     if isinstance(item, Mapping):
         item = [item]
-    if isinstance(item, list) and item and all(isinstance(message, Mapping) for message in item):
-        if not do_preprocess:
-            _fail("with do_preprocess=False a prompt is a text, or (text, media); these are messages")
-        # The caller of the pipeline wrote these texts, so `IMAGE_TOKEN` is a marker here, as in a tuple.
-        messages = tuple(_place_in_message(message, f"messages[{i}]") for i, message in enumerate(parse_messages(item)))
-        return GenerationRequest(prompt=messages, gen_config=config)
     if isinstance(item, list) and not item:
         _fail(f"the prompt is an empty list; it must be {_ACCEPTED}")
+    if isinstance(item, list) and all(isinstance(message, Mapping) for message in item):
+        if not do_preprocess:
+            _fail("with do_preprocess=False a prompt is a text, or (text, media); these are messages")
+        return GenerationRequest(prompt=_parse_placed(item), gen_config=config)
     _fail(f"a prompt must be {_ACCEPTED}; this one is {_describe(item)}")
 
 
