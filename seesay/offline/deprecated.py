@@ -63,13 +63,7 @@ def _read_changes(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return changes
 
 
-def with_pipeline_arguments(
-    backend_config: BackendConfig | None,
-    chat_template_config: ChatTemplateConfig | str | os.PathLike[str] | None,
-    arguments: Mapping[str, Any],
-) -> tuple[BackendConfig | None, ChatTemplateConfig | str | os.PathLike[str] | None]:
-    """Return the two configurations with the deprecated arguments of `pipeline()`: backend, model_name, tp,
-    instance_num. Raises TypeError for an unknown argument."""
+def _check_pipeline_arguments(arguments: Mapping[str, Any]) -> None:
     for name, value in arguments.items():
         if name not in ("backend", "model_name", "tp", "instance_num"):
             raise TypeError(f"pipeline() got an unexpected keyword argument {name!r}{_advise_argument(name, value)}")
@@ -79,6 +73,16 @@ def with_pipeline_arguments(
     backend = arguments.get("backend")
     if backend not in (None, "turbomind", "pytorch"):
         raise ValueError(f"backend must be 'turbomind' or 'pytorch' (both mean seesay's one engine), got {backend!r}")
+
+
+def with_pipeline_arguments(
+    backend_config: BackendConfig | None,
+    chat_template_config: ChatTemplateConfig | str | os.PathLike[str] | None,
+    arguments: Mapping[str, Any],
+) -> tuple[BackendConfig | None, ChatTemplateConfig | str | os.PathLike[str] | None]:
+    """Return the two configurations with the deprecated arguments of `pipeline()`: backend, model_name, tp,
+    instance_num. Raises TypeError for an unknown argument."""
+    _check_pipeline_arguments(arguments)
     given = {"tp": arguments.get("tp"), "max_batch_size": arguments.get("instance_num")}
     changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if changes:

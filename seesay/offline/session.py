@@ -207,6 +207,12 @@ def check_sessions(sessions: Session | Sequence[Session], num_prompts: int) -> l
     return chosen
 
 
+def _check_single_answers(requests: Sequence[GenerationRequest | RequestError]) -> None:
+    for request in requests:
+        if not isinstance(request, RequestError):
+            check_single(request.gen_config)
+
+
 def stream_turns(
     engine: AsyncEngine,
     requests: Sequence[GenerationRequest | RequestError],
@@ -219,9 +225,7 @@ def stream_turns(
 
     requests: one per prompt, parsed from `prompts`. pieces: yield every piece of an answer, not only complete answers.
     """
-    for request in requests:
-        if not isinstance(request, RequestError):
-            check_single(request.gen_config)
+    _check_single_answers(requests)
     turns = [_turn_of(request) for request in requests]
     batches: list[RequestBatch] = []
     builders = [AnswerBuilder(index, session.id) for index, session in enumerate(sessions)]

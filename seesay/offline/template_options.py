@@ -23,20 +23,26 @@ def take_template_options(
     no template is applied.
     """
     given = {name: arguments[name] for name in _NAMES if arguments.get(name) is not None}
-    fields: dict[str, object] = {}
-    options: dict[str, object] = {}
-    for name, value in given.items():
-        if name == "chat_template_kwargs":
-            options.update(_read_variables(value))
-        elif name in _OF_THOUGHTS:
-            fields[name] = _read_typed(name, value)
-        else:
-            options[name] = _read_dicts(name, value)
+    fields, options = _read(given)
     if given and not do_preprocess:
         raise ValueError(f"{next(iter(given))} requires do_preprocess=True: raw text has no chat template")
     if options:
         fields["template_options"] = options
     return fields, {name: value for name, value in arguments.items() if name not in _NAMES}
+
+
+def _read(given: Mapping[str, object]) -> tuple[dict[str, object], dict[str, object]]:
+    """Return (the fields of a request that concern thoughts, the variables for the template)."""
+    fields: dict[str, object] = {}
+    variables: dict[str, object] = {}
+    for name, value in given.items():
+        if name == "chat_template_kwargs":
+            variables.update(_read_variables(value))
+        elif name in _OF_THOUGHTS:
+            fields[name] = _read_typed(name, value)
+        else:
+            variables[name] = _read_dicts(name, value)
+    return fields, variables
 
 
 def _read_typed(name: str, value: object) -> object:

@@ -160,11 +160,10 @@ def _make_options(config: type, names: Mapping[str, str]) -> tuple[EngineOption,
 
 def _kind_of(field: Field[Any], hint: object) -> dict[str, object]:
     """Return the arguments of `add_argument` for a field of this type."""
-    kinds = [kind for kind in _alternatives(hint) if kind is not type(None)]
+    kinds = _alternatives(hint)
     if kinds == [bool]:
         return {"action": "store_true"} if field.default is False else {"action": argparse.BooleanOptionalAction}
-    if all(get_origin(kind) is Literal for kind in kinds):
-        choices = [choice for kind in kinds for choice in get_args(kind)]
+    if choices := _list_choices(kinds):
         return {"choices": choices, "type": type(choices[0])}
     if kinds == [int]:
         metavar = "TOKENS" if _counts_tokens(field.name) else "N"
@@ -176,8 +175,17 @@ def _counts_tokens(name: str) -> bool:
     return name.endswith(("_len", "_size", "token_num")) and "batch" not in name
 
 
-def _alternatives(hint: object) -> tuple[object, ...]:
-    return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+def _alternatives(hint: object) -> list[object]:
+    """Return the types of a field but None."""
+    kinds = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    return [kind for kind in kinds if kind is not type(None)]
+
+
+def _list_choices(kinds: Sequence[object]) -> list[Any]:
+    """Return the values that a field may have, if its types name them all."""
+    if not all(get_origin(kind) is Literal for kind in kinds):
+        return []
+    return [choice for kind in kinds for choice in get_args(kind)]
 
 
 def add_engine_options(parser: argparse.ArgumentParser) -> None:
