@@ -9,7 +9,7 @@ import select
 import ssl as ssl_module
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -82,9 +82,7 @@ def serve(
     keys = (api_keys,) if isinstance(api_keys, str) else tuple(api_keys or ())
     if ssl:
         settings |= {"ssl_certfile": _ssl_file("SSL_CERTFILE"), "ssl_keyfile": _ssl_file("SSL_KEYFILE")}
-    known = {field.name for field in fields(ServerSettings)}
-    if unknown := sorted(set(settings) - known):
-        raise ConfigError(f"serve: unknown option {unknown[0]!r}")
+    _check_known(settings)
     checked = ServerSettings(
         host=server_name,
         port=server_port,
@@ -107,6 +105,14 @@ def serve(
             "chat_template_config": as_plain("chat_template_config", as_portable(chat_template_config)),
         }
         return ServerProcess(orders, checked, sockets, ready_timeout_s=ready_timeout_s)
+
+
+def _check_known(settings: Collection[str]) -> None:
+    from seesay.serving import ServerSettings
+
+    known = {field.name for field in fields(ServerSettings)}
+    if unknown := sorted(set(settings) - known):
+        raise ConfigError(f"serve: unknown option {unknown[0]!r}")
 
 
 class ServerProcess(APIClient):

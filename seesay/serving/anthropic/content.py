@@ -73,16 +73,24 @@ def _read_message(message: object, where: str, limits: MediaLimits, *, is_last: 
             f"{where}.role must be user or assistant (the system prompt goes into the field system), got {show(role)}",
             f"{where}.role",
         )
-    if isinstance(content, str):
-        content = [{"type": "text", "text": content}] if content else []
+    content = _as_blocks(content)
     if not isinstance(content, list):
         raise bad_request(
             f"{where}.content must be a string or a list of blocks, got {show(content)}", f"{where}.content"
         )
     if not content and not (is_last and role == "assistant"):
         raise bad_request(f"{where}.content must not be empty, got {show(message.get('content'))}", f"{where}.content")
-    if role == "assistant":
-        return _read_assistant(content, where)
+    return _read_assistant(content, where) if role == "assistant" else _read_user(content, where, limits)
+
+
+def _as_blocks(content: object) -> object:
+    """Return the content with a text as a list of blocks."""
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}] if content else []
+    return content
+
+
+def _read_user(content: list[Any], where: str, limits: MediaLimits) -> list[Message]:
     results: list[Message] = []
     parts: list[Part] = []
     for index, block in enumerate(content):
@@ -135,13 +143,18 @@ def _read_tool_use(block: Mapping[str, object], where: str) -> dict[str, Any]:
     return {"id": str(block.get("id") or ""), "type": "function", "function": function}
 
 
+def _mark_failed(parts: list[Part]) -> list[Part]:
+    """Say at the beginning that a tool failed: no chat template has a place for it."""
+    if parts and isinstance(parts[0], TextPart):
+        return [TextPart(text=f"Error: {parts[0].text}"), *parts[1:]]
+    return [_FAILED, *parts]
+
+
 def _read_tool_result(block: Mapping[str, object], where: str, limits: MediaLimits) -> Message:
     refuse_unknown_fields(
         block, ("type", "tool_use_id", "content", "is_error", "cache_control"), where, takes_null=True
     )
-    content = block.get("content")
-    if isinstance(content, str):
-        content = [{"type": "text", "text": content}] if content else []
+    content = _as_blocks(block.get("content"))
     if not isinstance(content, list | None):
         raise bad_request(
             f"{where}.content must be a string or a list of blocks, got {show(content)}", f"{where}.content"
@@ -151,9 +164,8 @@ def _read_tool_result(block: Mapping[str, object], where: str, limits: MediaLimi
         raise bad_request(f"{where}.is_error must be true or false, got {show(is_error)}", f"{where}.is_error")
     read = (_read_part(part, f"{where}.content[{index}]", limits) for index, part in enumerate(content or ()))
     parts = list(itertools.chain.from_iterable(read))
-    if is_error:  # no chat template has a place for it
-        first = parts[0] if parts else None
-        parts[:1] = [TextPart(text=f"Error: {first.text}")] if isinstance(first, TextPart) else [_FAILED, *parts[:1]]
+    if is_error:
+        parts = _mark_failed(parts)
     return Message(role="tool", parts=tuple(parts), extra={"tool_call_id": str(block.get("tool_use_id") or "")})
 
 

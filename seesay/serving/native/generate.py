@@ -136,12 +136,17 @@ def _make_logprobs(
     }
     if count is not None:
         found["output_top_logprobs"] = [_rank(entry, count) for entry in logprobs]
-    if prompt_logprobs is None:
-        return found
-    start = body.logprob_start_len or 0
-    entries = prompt_logprobs.to_list()[start:]
-    own = [None, *zip(map(finite, prompt_logprobs.values[:, 0].tolist()), prompt_logprobs.ids[:, 0].tolist())][start:]
-    found["input_token_logprobs"] = [None if entry is None else pair for entry, pair in zip(entries, own)]
+    if prompt_logprobs is not None:
+        found |= _make_prompt_logprobs(prompt_logprobs, body.logprob_start_len or 0, count)
+    return found
+
+
+def _make_prompt_logprobs(logprobs: PromptLogprobs, start: int, count: int | None) -> dict[str, object]:
+    entries = logprobs.to_list()[start:]
+    own = [None, *zip(map(finite, logprobs.values[:, 0].tolist()), logprobs.ids[:, 0].tolist())][start:]
+    found: dict[str, object] = {
+        "input_token_logprobs": [None if entry is None else pair for entry, pair in zip(entries, own)]
+    }
     if count is not None:
         found["input_top_logprobs"] = [None if entry is None else _rank(entry, count) for entry in entries]
     return found

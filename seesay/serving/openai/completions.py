@@ -13,6 +13,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
+from seesay.config import GenerationConfig
 from seesay.engine.front.choices import choices_of, find_best
 from seesay.errors import show
 from seesay.serving.errors import bad_request
@@ -124,6 +125,31 @@ def _score(request: GenerationRequest, count: int | None) -> GenerationRequest:
     return replace(request, gen_config=replace(request.gen_config, prompt_logprobs=count))
 
 
+def _find_max_tokens(body: CompletionRequest) -> int:
+    if body.max_tokens is not None:
+        return max(1, body.max_tokens)
+    return body.max_completion_tokens or _DEFAULT_MAX_TOKENS
+
+
+def _make_requests(
+    body: CompletionRequest, prompts: Sequence[str | tuple[int, ...]], config: GenerationConfig
+) -> list[GenerationRequest]:
+    """Return a request for each choice of the answer to each prompt."""
+    requests = []
+    for prompt in prompts:
+        request = GenerationRequest(
+            prompt=prompt,
+            gen_config=config,
+            wants_answer=body.max_tokens != 0,  # 0 echoes the prompt and generates nothing
+            streams=bool(body.stream),
+            **body.request_options(),
+        )
+        choices = choices_of(request)
+        # The choices of a stream begin in any order, each with what it echoes.
+        requests += [_score(choice, config.prompt_logprobs) for choice in choices] if body.stream else choices
+    return requests
+
+
 class CompletionReply:
     """The answers to one completion request, complete or streamed."""
 
@@ -142,11 +168,8 @@ class CompletionReply:
         self._echoes = bool(body.echo)
         self._num_top = body.logprobs
         self._num_prompt_top = body.prompt_logprobs
-        max_tokens = body.max_completion_tokens or _DEFAULT_MAX_TOKENS
-        if body.max_tokens is not None:
-            max_tokens = max(1, body.max_tokens)
         self._config = config = state.defaults.make_config(
-            max_new_tokens=max_tokens,
+            max_new_tokens=_find_max_tokens(body),
             logprobs=body.logprobs,
             prompt_logprobs=_num_alternatives(body),
             names=self.names,
@@ -155,18 +178,7 @@ class CompletionReply:
             **body.sampling(),
         )
         self.beams = body.make_beams(self._num_choices, config, self.names)
-        self.requests = []
-        for prompt in self._prompts:
-            request = GenerationRequest(
-                prompt=prompt,
-                gen_config=config,
-                wants_answer=body.max_tokens != 0,  # 0 echoes the prompt and generates nothing
-                streams=bool(body.stream),
-                **body.request_options(),
-            )
-            choices = choices_of(request)
-            # The choices of a stream begin in any order, each with what it echoes.
-            self.requests += [_score(choice, config.prompt_logprobs) for choice in choices] if body.stream else choices
+        self.requests = _make_requests(body, self._prompts, config)
         self._state = state
         self._speller = TokenSpeller(state.engine.tokenizer, as_ids=bool(body.return_tokens_as_token_ids))
         self._returns_ids = bool(body.return_token_ids)

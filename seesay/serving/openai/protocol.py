@@ -6,7 +6,7 @@ Every field has an effect, is a hint, or is refused with a 400 that names it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import Field, SkipValidation, field_validator, model_validator
 from pydantic.json_schema import JsonSchemaValue
@@ -38,6 +38,13 @@ from seesay.serving.requests.shared_fields import (
     refuse_two_values,
 )
 from seesay.serving.requests.tools import drop_server_tools
+
+T = TypeVar("T")
+
+
+def _find_given(value: T | None, other: T | None) -> T | None:
+    """Return the value of an option that has two names."""
+    return other if value is None else value
 
 
 class StreamOptions(StrictModel):
@@ -169,10 +176,8 @@ class SamplingFields(RestrictionFields):
             "stop_token_ids": self.stop_token_ids or None,
             "ignore_eos": self.ignore_eos,
             "skip_special_tokens": self.skip_special_tokens,
-            "min_new_tokens": self.min_tokens if self.min_new_tokens is None else self.min_new_tokens,
-            "include_stop_str_in_output": (
-                self.no_stop_trim if self.include_stop_str_in_output is None else self.include_stop_str_in_output
-            ),
+            "min_new_tokens": _find_given(self.min_new_tokens, self.min_tokens),
+            "include_stop_str_in_output": _find_given(self.include_stop_str_in_output, self.no_stop_trim),
             "spaces_between_special_tokens": self.spaces_between_special_tokens,
             "max_thinking_tokens": self.thought_limit,
             "response_format": self.answer_format,
@@ -276,6 +281,13 @@ RESERVED_TEMPLATE_NAMES = frozenset(
 )
 
 
+def _check_best_of(best_of: int, n: int, *, streams: bool) -> None:
+    if best_of < n:
+        raise bad_request(f"best_of must be at least n={n}, got {best_of}", "best_of")
+    if best_of > n and streams:
+        raise bad_request("best_of above n cannot be combined with stream: the best is known at the end", "best_of")
+
+
 class CompletionRequest(BeamFields, PromptFields, SamplingFields):
     """`POST /v1/completions`: raw texts or token ids. No chat template is applied."""
 
@@ -309,10 +321,8 @@ class CompletionRequest(BeamFields, PromptFields, SamplingFields):
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
-        if self.best_of is not None and self.best_of < (self.n or 1):
-            raise bad_request(f"best_of must be at least n={self.n or 1}, got {self.best_of}", "best_of")
-        if self.best_of is not None and self.best_of > (self.n or 1) and self.stream:
-            raise bad_request("best_of above n cannot be combined with stream: the best is known at the end", "best_of")
+        if self.best_of is not None:
+            _check_best_of(self.best_of, self.n or 1, streams=bool(self.stream))
         refuse_two_values(self, [("max_completion_tokens", "max_tokens")])
         if self.max_tokens == 0 and not self.echo:
             raise requires("max_tokens=0", "echo", self.echo)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import ConfigDict, Field, SkipValidation, model_validator
@@ -113,9 +113,7 @@ class ResponseRequest(ThoughtLimitFields, EngineFields):
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
-        for name in self.include or ():
-            if name != LOGPROBS:
-                raise bad_request(f"include: only {LOGPROBS!r} is supported, got {name[:60]!r}", "include")
+        _check_include(self.include or ())
         if self.stream_options is not None and not self.stream:
             raise requires("stream_options", "stream", self.stream)
         if self.conversation is not None and self.previous_response_id is not None:
@@ -141,6 +139,12 @@ class ResponseRequest(ThoughtLimitFields, EngineFields):
     @property
     def wants_logprobs(self) -> bool:
         return bool(self.include) or self.top_logprobs is not None
+
+
+def _check_include(names: Iterable[str]) -> None:
+    for name in names:
+        if name != LOGPROBS:
+            raise bad_request(f"include: only {LOGPROBS!r} is supported, got {name[:60]!r}", "include")
 
 
 class OutputText(AnswerModel):

@@ -154,14 +154,13 @@ def _without(message: Message, item: Mapping[str, Any]) -> list[Message]:
 
 
 def _write_items(message: Message) -> Iterator[dict[str, Any]]:
-    texts = [part for part in message.parts if not isinstance(part, MediaPart)]
+    texts = [part.text for part in message.parts if not isinstance(part, MediaPart)]
     if message.role == "tool":
-        output = "".join(part.text for part in texts)
         call_id = message.extra.get("tool_call_id", "")
-        yield {"type": "function_call_output", "call_id": call_id, "output": output, "status": "completed"}
+        yield {"type": "function_call_output", "call_id": call_id, "output": "".join(texts), "status": "completed"}
         return
     if message.role == "assistant":
-        content = [{"type": "output_text", "text": part.text, "annotations": [], "logprobs": []} for part in texts]
+        content = [{"type": "output_text", "text": text, "annotations": [], "logprobs": []} for text in texts]
     else:
         content = [_write_part(part) for part in message.parts]
     if content:

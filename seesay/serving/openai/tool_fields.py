@@ -175,13 +175,7 @@ def read_response_tools(tools: object, choice: object, is_parallel: bool | None)
 
 def _read_tools(tools: object, choice: object, is_parallel: bool | None, *, is_nested: bool) -> Tools:
     """is_nested: the fields of a tool are in an object, whose key is its type; else the tool itself has them."""
-    if tools is not None and not isinstance(tools, list):
-        raise bad_request(f"tools must be a list, got {show(tools)}", "tools")
-    if tools and len(tools) > MAX_FUNCTIONS:
-        raise bad_request(f"tools may have at most {MAX_FUNCTIONS} functions, got {len(tools)}", "tools")
-    functions = check_functions(
-        [_read_tool(tool, f"tools[{index}]", is_nested) for index, tool in enumerate(tools or ())]
-    )
+    functions = _read_functions(tools, is_nested)
     mode, allowed = _read_choice(choice, functions, is_nested)
     is_named = isinstance(choice, dict) and choice.get("type") != "allowed_tools"  # which means one call
     if not functions:
@@ -189,6 +183,14 @@ def _read_tools(tools: object, choice: object, is_parallel: bool | None, *, is_n
             raise bad_request("tool_choice requires tools: there is no function to call", "tool_choice")
         return Tools()
     return Tools(functions=functions, mode=mode, allowed=allowed, is_parallel=is_parallel is not False and not is_named)
+
+
+def _read_functions(tools: object, is_nested: bool) -> tuple[Function, ...]:
+    if tools is not None and not isinstance(tools, list):
+        raise bad_request(f"tools must be a list, got {show(tools)}", "tools")
+    if tools and len(tools) > MAX_FUNCTIONS:
+        raise bad_request(f"tools may have at most {MAX_FUNCTIONS} functions, got {len(tools)}", "tools")
+    return check_functions([_read_tool(tool, f"tools[{index}]", is_nested) for index, tool in enumerate(tools or ())])
 
 
 def _read_tool(tool: object, place: str, is_nested: bool) -> Function:

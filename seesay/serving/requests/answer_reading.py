@@ -155,6 +155,11 @@ def _read_form(answer_format: Mapping[str, object] | None, names: FieldNames) ->
     raise bad_request(why, "tools", code="unsupported_parameter")
 
 
+def _restricts_calls(tools: Tools) -> bool:
+    """Return whether a request says more of its calls than that they may come."""
+    return tools.mode == "required" or tools.allowed is not None or bool(tools.custom_names)
+
+
 def _make_grammar(
     format: AnswerFormat, tools: Tools, other: Form | None
 ) -> tuple[Mapping[str, object] | None, tuple[str, ...]]:
@@ -162,7 +167,7 @@ def _make_grammar(
     is not calls; None for free text. Without the package that compiles grammars, calls are free where they are not
     forced. Raises `ApiError` 400 where they are."""
     is_forced = tools.mode == "required"
-    must_hold = is_forced or other is not None or tools.allowed is not None or bool(tools.custom_names)
+    must_hold = other is not None or _restricts_calls(tools)
     if importlib.util.find_spec("llguidance") is None:
         _check_freedom(tools, must_hold=must_hold)
         return None, ()

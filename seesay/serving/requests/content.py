@@ -110,6 +110,11 @@ def check_source(source: object, limits: MediaLimits, param: str) -> None:
         )
 
 
+def _check_parts(parts: Sequence[object], where: str) -> None:
+    for index, part in enumerate(parts):
+        _check_part(part, f"{where}[{index}]")
+
+
 def _clean(message: object, where: str) -> Mapping[str, object]:
     if not isinstance(message, dict):
         raise bad_request(f"{where} must be an object with role and content, got {show(message)}", where)
@@ -117,8 +122,8 @@ def _clean(message: object, where: str) -> Mapping[str, object]:
     if role not in _ROLES:
         raise bad_request(f"{where}.role must be one of {', '.join(_ROLES)}, got {show(role)}", f"{where}.role")
     content = message.get("content")
-    for index, part in enumerate(content if isinstance(content, list) else ()):
-        _check_part(part, f"{where}.content[{index}]")
+    if isinstance(content, list):
+        _check_parts(content, f"{where}.content")
     cleaned = {key: value for key, value in message.items() if value or key not in _EMPTY_FIELDS}
     if role == "assistant":
         cleaned.pop("parsed", None)

@@ -81,9 +81,14 @@ def _make_form(name: str, value: Any) -> Form | None:
         return dict(value)
     if name == "structural_tag":
         return _make_tag(name, value)
-    if name != "structured_outputs":
-        kind, key = _FIELDS[name]
-        return {"type": kind, key: value}
+    if name == "structured_outputs":
+        return _make_structured(value)
+    kind, key = _FIELDS[name]
+    return {"type": kind, key: value}
+
+
+def _make_structured(value: Mapping[str, Any]) -> Form | None:
+    """Return the form of the one key of `structured_outputs` that is set; None if none is."""
     set_keys = [key for key, item in value.items() if item is not None and item is not False]
     if not set_keys:
         return None

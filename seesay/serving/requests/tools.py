@@ -145,17 +145,19 @@ def _read_partial(text: str) -> object:
         return None
 
 
+def _kind_of(tool: object) -> str | None:
+    kind = tool.get("type") if isinstance(tool, dict) else None
+    return kind if isinstance(kind, str) else None
+
+
 def drop_server_tools(body: dict[str, Any], own_types: Collection[object]) -> list[str]:
     """Remove from `body` the tools that their server has to run, such as a web search, where others of `own_types` are
     beside them, and return their places."""
     tools = body.get("tools")
     if not isinstance(tools, list):
         return []
-    foreign = {
-        index: tool["type"]
-        for index, tool in enumerate(tools)
-        if isinstance(tool, dict) and isinstance(tool.get("type"), str) and tool["type"] not in own_types
-    }
+    kinds = enumerate(map(_kind_of, tools))
+    foreign = {index: kind for index, kind in kinds if kind is not None and kind not in own_types}
     if not foreign or len(foreign) == len(tools):
         return []
     body["tools"] = [tool for index, tool in enumerate(tools) if index not in foreign]

@@ -98,15 +98,20 @@ class ApiKeyMiddleware:
         """Write into the scope's state who asks, whether as an admin and whether any are, and whose turn it takes.
         Raises `ApiError` for a request without a key."""
         keys, others = _find_credentials(scope)
-        valid = [key for key in keys if _is_among(key, self._known)] if self._known else keys + others
+        valid = _select(keys, self._known) if self._known else keys + others
         if self._known and not valid and scope["path"] not in _OPEN_PATHS and scope.get("method") != "OPTIONS":
             raise _refuse(bool(keys))
         owner = hashlib.sha256(b"".join(sorted(set(valid)))).digest() if valid else b""
         state = scope.setdefault("state", {})
         state["owner"] = owner
         state["has_admins"] = bool(self._admins)
-        state["is_admin"] = bool([key for key in keys if _is_among(key, self._admins)])
+        state["is_admin"] = bool(_select(keys, self._admins))
         state["turn"] = owner if self._known and owner else _network_of(scope)
+
+
+def _select(keys: Sequence[bytes], known: Sequence[bytes]) -> list[bytes]:
+    """Return those of `keys` that are among the known ones."""
+    return [key for key in keys if _is_among(key, known)]
 
 
 def _is_among(key: bytes, known: Sequence[bytes]) -> bool:
