@@ -32,6 +32,10 @@ BY_CHOICE: Mapping[str, str] = {
     "glm4v": "pictures and videos may stand in one prompt, which Transformers refuses",
     "glm4v_moe": "pictures and videos may stand in one prompt, which Transformers refuses",
     "glm46v": "pictures and videos may stand in one prompt, which Transformers refuses",
+    "nemotron_h_omni": (
+        "pictures and videos may stand in one prompt, and videos of several sizes, which Transformers refuses; videos "
+        "of a checkpoint that asks for their pruning are refused, which Transformers prunes"
+    ),
     "internlm2": "dynamic rotary scaling follows the length of the prompt, in the published code that of each step",
     "qwen": "the NTK factor of the prompt holds for the whole answer",
     "phi3_longrope": "a text that grows beyond the trained length is computed again with the long factors",

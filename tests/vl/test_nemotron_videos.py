@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from asking import ask, make_picture, parse
@@ -29,11 +31,27 @@ from processing import process
 from seesay.config import EngineConfig
 from seesay.engine.front.engine import AsyncEngine
 from seesay.errors import CheckpointError, RequestError
+from seesay.processors.media.load import load_video
 from seesay.values import MediaSize
 from seesay.vl.families.nemotron_h_omni import find_frame_grid
 
 NAME, ORIGINAL = "nemotron_h_omni", "nemotron_h_omni_original"
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning:transformers")
+
+
+def write_file(frames: npt.NDArray[np.uint8], *, rate: int) -> bytes:
+    """Return an MP4 of frames."""
+    import av
+
+    buffer = io.BytesIO()
+    with av.open(buffer, "w", format="mp4") as container:
+        stream = container.add_stream("libx264", rate=rate)
+        stream.height, stream.width = frames.shape[1:3]
+        stream.pix_fmt = "yuv420p"
+        for each in frames:
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(each, format="rgb24")))
+        container.mux(stream.encode(None))
+    return buffer.getvalue()
 
 
 def describe(fps: float, indices: Sequence[int]) -> dict[str, Any]:
@@ -116,7 +134,24 @@ def test_answers_about_several_videos_equal_transformers(name: str, tiny_checkpo
         assert [list(answer.token_ids) for answer in answers] == expected, chunk
 
 
-def _answer_in_transformers(path: Path, conversation: list[dict[str, Any]]) -> list[int]:
+def test_answers_about_a_file_equal_transformers(tiny_checkpoint: Callable[[str], Path]) -> None:
+    """Its frames last 33 ms to Transformers, which the times in the prompt follow from."""
+    file, options = write_file(draw_media(VIDEO, 45, 40, 64).frames, rate=30), dict[str, Any](num_frames=5)
+    video = load_video(file, **options)
+    part = {"type": "video", "video": file, **options}
+    content = [{"type": "text", "text": "see "}, part, {"type": "text", "text": " what?"}]
+    indices = [round(30 * time_s) for time_s in video.timestamps_s]
+    assert indices == [0, 11, 22, 33, 44]
+    path, taken = tiny_checkpoint(NAME), {"type": "video", "video": video.frames}
+    expected = _answer_in_transformers(path, [{"content": [content[0], taken, content[2]]}], describe(30.0, indices))
+    with AsyncEngine(str(path), backend_config=EngineConfig(device_type="cpu", dtype="float32")) as engine:
+        [answer] = ask(engine, parse([[{"role": "user", "content": content}]], max_new_tokens=16, min_new_tokens=16))
+    assert answer.error is None and list(answer.token_ids) == expected
+
+
+def _answer_in_transformers(
+    path: Path, conversation: list[dict[str, Any]], metadata: dict[str, Any] | None = None
+) -> list[int]:
     model, processor = load_oracle(path)
     content = conversation[0]["content"]
     clips = [np.stack([np.asarray(frame) for frame in part["video"]]) for part in content if "video" in part]
@@ -124,8 +159,8 @@ def _answer_in_transformers(path: Path, conversation: list[dict[str, Any]]) -> l
     prompt = processor.apply_chat_template(
         [{"role": "user", "content": kinds}], tokenize=False, add_generation_prompt=True
     )
-    metadata = [describe(2.0, range(len(clip))) for clip in clips]
-    inputs = process(processor, prompt, videos=clips, video_metadata=metadata)
+    described = [metadata or describe(2.0, range(len(clip))) for clip in clips]
+    inputs = process(processor, prompt, videos=clips, video_metadata=described)
     with torch.inference_mode():
         output = model.generate(**inputs, max_new_tokens=16, min_new_tokens=16, do_sample=False)
     answer: list[int] = output[0, inputs["input_ids"].shape[1] :].tolist()
