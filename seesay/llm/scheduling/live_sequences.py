@@ -32,11 +32,13 @@ _FRONT = 1 << 96
 
 class Beginning(NamedTuple):
     """The first `num_tokens` tokens of a waiting sequence, which are computed already: the contents of full blocks, at
-    these places of the pool, and of a part of the block `tail`."""
+    these places of the pool, and of a part of the block `tail`. num_stored: tokens whose keys and values are there;
+    more than `num_tokens` where no state is kept behind them."""
 
     num_tokens: int
     places: tuple[int, ...]
     tail: int | None = None
+    num_stored: int = 0
 
 
 class LiveSequences:
@@ -121,7 +123,8 @@ class LiveSequences:
         if num_tokens == found.num_tokens:
             return found
         assert not num_tokens % self.pool.block_size, "a part of a block is copied to its last token"
-        return Beginning(num_tokens, found.places[: num_tokens // self.pool.block_size])
+        places = found.places[: num_tokens // self.pool.block_size]
+        return Beginning(num_tokens, places, num_stored=found.num_tokens)
 
     def count_beginning(self, seq: Sequence) -> int:
         """How many tokens `find_beginning` finds."""
@@ -147,13 +150,14 @@ class LiveSequences:
 
     def admit(self, seq: Sequence, beginning: Beginning) -> None:
         """Make a waiting sequence run from the end of `beginning`, which `find_beginning` found."""
-        start, places, tail = beginning
+        start, places, tail, num_stored = beginning
         seq.block_ids = self.pool.acquire(places)
         if tail is not None:
             seq.block_ids += self.pool.allocate(1)
             self._copies.append(CopiedBlock(tail, seq.block_ids[-1]))
         if self.states is not None:
             self.states.begin(seq, start)
+            seq.snapshots = self.states.places.add(seq.media_end).add(num_stored)
         seq.num_computed = seq.num_scheduled = start
         num_here = next((i for i, place in enumerate(places) if place >= self.pool.num_blocks), len(places))
         seq.num_registered_blocks = num_here

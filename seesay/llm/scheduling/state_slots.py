@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Sequence as Values
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from seesay.llm.scheduling.block_pool import BlockPool
@@ -25,24 +25,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotPlaces:
-    """Where states are kept: behind every `spacing` tokens, a multiple of `block_size`, and behind the last full block
-    of what is known."""
+    """Where states are kept: behind every `spacing` tokens, a multiple of `block_size`, behind the last full block of
+    what is known, and behind as many tokens as each of `ends` says, multiples of `block_size`, too."""
 
     block_size: int
     spacing: int
+    ends: tuple[int, ...] = ()
+
+    def add(self, num_tokens: int) -> SnapshotPlaces:
+        """Return these places and one more, behind the last full block of `num_tokens` tokens."""
+        end = num_tokens // self.block_size * self.block_size
+        return self if not end % self.spacing or end in self.ends else replace(self, ends=(*self.ends, end))
 
     def fit(self, start: int, num_tokens: int, num_known: int) -> int:
         """Return how many tokens from `start` on a row may have instead of `num_tokens`: it ends at the next place."""
         last = (num_known - 1) // self.block_size * self.block_size
-        stop = (start // self.spacing + 1) * self.spacing
-        if start < last < stop:
-            stop = last
+        next_one = (start // self.spacing + 1) * self.spacing
+        stop = min(place for place in (next_one, last, *self.ends) if place > start)
         return min(num_tokens, stop - start)
 
     def has(self, place: int, num_known: int) -> bool:
         """Return whether the state behind `place` tokens is kept."""
         is_at_end = not place % self.block_size and num_known - place <= self.block_size
-        return 0 < place <= num_known and (is_at_end or not place % self.spacing)
+        return 0 < place <= num_known and (is_at_end or not place % self.spacing or place in self.ends)
 
 
 class StateSlots:

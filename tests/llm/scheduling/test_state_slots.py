@@ -11,7 +11,7 @@ from seesay.llm.scheduling.block_pool import BlockPool
 from seesay.llm.scheduling.scheduler_config import SchedulerConfig
 from seesay.llm.scheduling.sequence import Sequence
 from seesay.llm.scheduling.state_slots import SnapshotPlaces, StateSlots
-from seesay.values import MultimodalInput
+from seesay.values import MediaItem, Modality, MultimodalInput
 
 BLOCK, SPACING = 4, 12
 
@@ -202,9 +202,55 @@ def test_equal_prompts_are_computed_once() -> None:
     assert sum(computed) == 30 + 3 * 2
 
 
+def make_branch(seq_id: int, num_shared: int, length: int = 20) -> Sequence:
+    """A prompt that has `num_shared` tokens in common with the others."""
+    token_ids = np.concatenate((np.arange(num_shared) % 5, np.full(length - num_shared, 5 + seq_id)))
+    prompt = MultimodalInput(token_ids=token_ids, positions=np.arange(length), next_position=length)
+    return Sequence(seq_id, prompt, SamplingParams(max_new_tokens=2, ignore_eos=True))
+
+
+@pytest.mark.parametrize("is_ahead", [False, True])
+def test_where_prompts_part_a_state_is_kept_for_the_third(is_ahead: bool) -> None:
+    """The second one finds keys and values that no state belongs to, and keeps one there."""
+    engine = make_engine(8, is_ahead=is_ahead)
+    assert [answer(engine, make_branch(n, 11)).num_cached_tokens for n in range(4)] == [0, 0, 8, 8]
+    assert rows_of(engine, 1)[:2] == [(0, 8), (8, 4)]
+
+
+@pytest.mark.parametrize("is_ahead", [False, True])
+def test_a_common_beginning_is_computed_twice_at_most(is_ahead: bool) -> None:
+    engine = make_engine(12, is_ahead=is_ahead)
+    sequences = [make_branch(n, 11) for n in range(8)]
+    for seq in sequences:
+        engine.add(seq)
+    engine.drain()
+    assert sorted(seq.num_cached_tokens for seq in sequences) == [0, 0, *[8] * 6]
+
+
+def test_a_state_is_kept_behind_the_last_picture() -> None:
+    engine = make_engine(8)
+
+    def make(seq_id: int) -> Sequence:
+        token_ids = np.concatenate((np.zeros(7, np.int64), np.full(13, seq_id)))
+        slots = np.arange(1, 6)
+        item = MediaItem(modality=Modality.IMAGE, span=(1, 6), slots=slots, hash=bytes(32), features={}, num_units=5)
+        prompt = MultimodalInput(token_ids=token_ids, positions=np.arange(20), next_position=20, items=(item,))
+        return Sequence(seq_id, prompt, SamplingParams(max_new_tokens=2, ignore_eos=True))
+
+    assert [answer(engine, make(n)).num_cached_tokens for n in range(3)] == [0, 4, 4]
+
+
 @pytest.mark.parametrize(
     ("start", "num_known", "size"),
     [(0, 3, 3), (0, 4, 4), (0, 5, 4), (0, 40, 12), (12, 40, 12), (24, 40, 12), (36, 40, 4), (16, 18, 2), (3, 20, 9)],
 )
 def test_the_size_of_a_row(start: int, num_known: int, size: int) -> None:
     assert SnapshotPlaces(BLOCK, SPACING).fit(start, num_known - start, num_known) == size
+
+
+def test_places_of_one_prompt() -> None:
+    places = SnapshotPlaces(BLOCK, SPACING)
+    assert places.add(0) == places.add(3) == places.add(25) == places
+    more = places.add(23).add(18).add(22)
+    assert more.ends == (20, 16) and more.has(20, 40) and more.has(16, 40) and not places.has(20, 40)
+    assert [more.fit(start, 40 - start, 40) for start in (12, 16, 18, 20, 24)] == [4, 4, 2, 4, 12]
