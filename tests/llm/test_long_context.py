@@ -27,7 +27,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from seesay.checkpoint import Checkpoint
 from seesay.checkpoint.model_config import ModelConfig
 from seesay.config import EngineConfig, GenerationConfig, TurbomindEngineConfig
-from seesay.engine.core.loading.resolved_config import resolve
+from seesay.engine.core.loading.length_warning import warn_beyond_training
 from seesay.engine.front.engine import AsyncEngine
 from seesay.errors import CheckpointError, ConfigError
 from seesay.llm.models.configs.reading import read_decoder_config
@@ -346,7 +346,7 @@ def test_a_warning_names_the_setting(
     checkpoint = Checkpoint.load(saved("llama-linear-rope").path, overrides)
     backbone = Backbone(text_config=checkpoint.text_config, decoder_name=str, tie_word_embeddings=False)
     with caplog.at_level(logging.WARNING, logger="seesay"):
-        resolve(config, checkpoint, backbone)
+        warn_beyond_training(config, backbone)
     messages = [record.getMessage() for record in caplog.records if record.name == "seesay"]
     assert len(messages) == (expected is not None)
     assert expected is None or re.search(expected, messages[0])

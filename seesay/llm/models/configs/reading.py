@@ -195,10 +195,17 @@ def _activation(config: ModelConfig, kind: DecoderKind) -> AnyActivation:
 
 
 def _find_rope_parameters(config: ModelConfig, kind: DecoderKind, scaling_factor: float) -> dict[str, object]:
-    parameters = read_rope_parameters(config)
+    """Return those of the rotary embeddings, scaled; none where there are none. Raises `CheckpointError` where these
+    cannot be scaled."""
+    parameters = {} if _is_still(kind) else read_rope_parameters(config)
     if kind.sections:
         parameters.setdefault("mrope_section", kind.sections)
     return scale_dynamically(parameters, scaling_factor) if scaling_factor else parameters
+
+
+def _is_still(kind: DecoderKind) -> bool:
+    """Whether positions turn nothing."""
+    return kind.is_still or kind.alibi is not None
 
 
 def _make_layers(
@@ -206,12 +213,13 @@ def _make_layers(
 ) -> tuple[tuple[RotarySpec, ...], tuple[LayerSpec, ...]]:
     """Return the rotary embeddings of a decoder, and its layers."""
     windows = (None,) * len(kind.halves) or _windows(config)
-    if kind.is_still or kind.alibi is not None:
+    parameters = _find_rope_parameters(config, kind, rope_scaling_factor)
+    if _is_still(kind):
         rotaries, choices = [_make_still(head_dim)], [0] * len(windows)
     else:
         rotaries, choices = _make_rotaries(
             config,
-            _find_rope_parameters(config, kind, rope_scaling_factor),
+            parameters,
             windows,
             head_dim=head_dim,
             session_len=session_len,
