@@ -16,9 +16,12 @@ from seesay.engine.core.loading.length_warning import warn_beyond_training
 from seesay.engine.core.loading.resolved_config import resolve
 from seesay.errors import ConfigError
 from seesay.llm.memory.kv_cache import bytes_per_block, make_layouts
+from seesay.llm.memory.state_cache import bytes_per_state
 from seesay.llm.models.composed_decoder import ComposedDecoder
 from seesay.llm.models.division import make_division
 from seesay.llm.models.stage import LaterStage, split_layers
+from seesay.llm.running.cache_size import count_states
+from seesay.llm.running.runner_limits import RunnerLimits
 from seesay.vl.modules.module_family import ModuleDecoderFamily
 
 if TYPE_CHECKING:
@@ -35,13 +38,16 @@ _MATRIX = 2
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
     """What the fullest of `tp` GPUs holds of a model, or that of one of `pp` stages, in bytes. kv_bytes_per_token: keys
-    and values of one token."""
+    and values of one token. state_bytes: what layers keep of one sequence as a whole; `limits` say how many of these
+    there are."""
 
     tp: int = 1
     pp: int = 1
     weight_bytes: int
     activation_bytes: int
     kv_bytes_per_token: int
+    state_bytes: int
+    limits: RunnerLimits
 
     @property
     def num_gpus(self) -> int:
@@ -51,6 +57,10 @@ class Share:
         """Return the tokens that the KV cache holds on GPUs of `gpu_bytes` where it takes this share of what is left;
         0 where the model does not fit."""
         left = gpu_bytes - CONTEXT_BYTES - self.weight_bytes - self.activation_bytes
+        if self.state_bytes:
+            block_bytes = self.kv_bytes_per_token * self.limits.block_size
+            num_states = count_states(self.limits, max(0, int(left * share)), self.state_bytes, block_bytes)
+            left -= (num_states + 1) * self.state_bytes
         return max(0, int(left * share) // max(1, self.kv_bytes_per_token))
 
 
@@ -72,6 +82,13 @@ class Capacity:
         self.resolved: ResolvedConfig = resolve(config, model.checkpoint, model.backbone, torch.device("meta"))
         warn_beyond_training(config, model.backbone)
         self._decoder_config = model.backbone.decoder_config(session_len=self.resolved.session_len)
+        self._limits = RunnerLimits(
+            max_batch_size=self.resolved.max_batch_size,
+            max_step_tokens=min(_STEP_TOKENS, config.max_prefill_token_num),
+            session_len=self.resolved.session_len,
+            block_size=config.block_size,
+            kv_format=self.resolved.kv_format,
+        )
 
     @property
     def num_parameters(self) -> int:
@@ -120,6 +137,8 @@ class Capacity:
             weight_bytes=int(weight_bytes),
             activation_bytes=self._estimate_activations(tp),
             kv_bytes_per_token=bytes_per_block(layouts) // self._config.block_size,
+            state_bytes=bytes_per_state(decoder.traits.state_shapes, self.resolved.dtype),
+            limits=self._limits,
         )
 
     def _used(self) -> Iterator[str]:
@@ -155,8 +174,7 @@ class Capacity:
         heads = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
         inner = max(layer.feed_forward.total_size for layer in config.layers)
         per_token = 4 * config.hidden_size + (heads + 3 * inner) // tp
-        num_tokens = min(_STEP_TOKENS, self._config.max_prefill_token_num)
-        return num_tokens * per_token * size + _SAMPLED_ROWS * config.vocab_size * (size + 4)
+        return self._limits.max_step_tokens * per_token * size + _SAMPLED_ROWS * config.vocab_size * (size + 4)
 
 
 def _share_of(own: str, shares: Mapping[str, float]) -> float:

@@ -100,6 +100,20 @@ def test_tokens_follow_the_memory(tiny_checkpoint: Callable[[str], Path]) -> Non
     assert share.count_tokens(share.weight_bytes, 0.8) == 0
 
 
+@pytest.mark.parametrize("tp", [1, 2])
+def test_states_take_their_part(tp: int, tiny_checkpoint: Callable[[str], Path]) -> None:
+    """As many as the engine makes: two for each sequence of a batch, but at most half of the cache."""
+    tokens = []
+    for max_batch_size in (1, 1001, 65536):
+        config = EngineConfig(max_batch_size=max_batch_size, block_size=16)
+        share = Capacity(open_model(tiny_checkpoint("qwen3_5_text"), config), config).measure(tp)
+        assert share.state_bytes > 16 * share.kv_bytes_per_token
+        tokens.append(share.count_tokens(5 * GIB // 4, 0.5))
+    per_state = 0.5 * share.state_bytes / share.kv_bytes_per_token
+    assert tokens[0] - tokens[1] == pytest.approx(2000 * per_state, abs=2)
+    assert tokens[2] == pytest.approx(0.75 * tokens[0], rel=1e-2), "states have half of the cache's half"
+
+
 def test_the_command(tiny_checkpoint: Callable[[str], Path], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", str(tiny_checkpoint("llama")), "--gpus", "4x24GB", "--session-len", "128"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -110,6 +124,8 @@ def test_the_command(tiny_checkpoint: Callable[[str], Path], capsys: pytest.Capt
     assert main(["plan", str(tiny_checkpoint("llama")), "--gpus", "0.5GB"]) == 0
     out = capsys.readouterr().out
     assert "does not fit" in out and "take more or larger GPUs" in out
+    assert main(["plan", str(tiny_checkpoint("lfm2"))]) == 0
+    assert "MiB of state per text" in capsys.readouterr().out
 
 
 def test_what_cannot_be_planned_for_is_named(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _GPUS = re.compile(r"(?:(\d{1,3})[x*])?(\d{1,4}(?:\.\d+)?)\s*(GB|GiB|G)?", re.IGNORECASE)
 _HEADER = ("tp", "pp", "replicas", "weights per GPU", "KV cache per GPU", "tokens at once", "texts at once")
-_GIB = 1 << 30
+_GIB, _MIB = 1 << 30, 1 << 20
 _STAGES = 2
 
 
@@ -56,11 +56,12 @@ def _run(arguments: argparse.Namespace) -> int:
         num_gpus, gpu_bytes = arguments.gpus
         count = partial(Share.count_tokens, gpu_bytes=gpu_bytes, share=config.cache_max_entry_count)
         shares = _measure(capacity, config, num_gpus, count)
-        kv = capacity.measure(1).kv_bytes_per_token / 1024
+        whole = capacity.measure(1)
     dtype = str(capacity.resolved.dtype).removeprefix("torch.")
     sys.stdout.write(
         f"{model.checkpoint.architecture}: {capacity.num_parameters / 1e9:.2f} billion stored numbers, {dtype}, "
-        f"{kv:.1f} KiB of keys and values per token\n\n"
+        f"{whole.kv_bytes_per_token / 1024:.1f} KiB of keys and values per token"
+        f"{f', {whole.state_bytes / _MIB:.1f} MiB of state per text' if whole.state_bytes else ''}\n\n"
     )
     _print_table((_HEADER, *(_describe(share, num_gpus, count(share), capacity) for share in shares)))
     sys.stdout.write(f"\n{_advise([share for share in shares if count(share)], num_gpus)}\n")

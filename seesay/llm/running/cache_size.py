@@ -12,6 +12,7 @@ from seesay.llm.memory.state_cache import StateCache, bytes_per_state, find_spac
 
 if TYPE_CHECKING:
     from seesay.llm.running.runner import ModelRunner
+    from seesay.llm.running.runner_limits import RunnerLimits
 
 
 STATE_SHARE = 0.5
@@ -71,15 +72,24 @@ def _choose_num_states(runner: ModelRunner, *, num_blocks: int, share: float, re
     state, and not only those of a stage."""
     if not runner.decoder.traits.has_states:
         return 0
-    state_bytes = max(1, bytes_per_state(runner.decoder.traits.state_shapes, runner.dtype))
-    limits, block_bytes = runner.limits, bytes_per_block(runner.kv_layouts)
+    state_bytes = bytes_per_state(runner.decoder.traits.state_shapes, runner.dtype)
     memory_share = share * (CPU_MEMORY_SHARE if runner.device.type == "cpu" else 1.0)
     usable = max(0, measure_memory(runner.device).free_bytes - reserved_bytes) * memory_share
+    return count_states(
+        runner.limits, int(usable), state_bytes, bytes_per_block(runner.kv_layouts), num_blocks=num_blocks
+    )
+
+
+def count_states(
+    limits: RunnerLimits, usable_bytes: int, state_bytes: int, block_bytes: int, *, num_blocks: int = 0
+) -> int:
+    """Return the number of slots of states of `state_bytes` in a cache of `usable_bytes`: see `_choose_num_states`."""
+    state_bytes = max(1, state_bytes)
     wanted = 2 * limits.max_batch_size + min(limits.max_batch_size, limits.max_verified_tokens // 2)
     if state_bytes < block_bytes:
-        most = min(limits.max_batch_size * limits.max_sequence_blocks, int(usable // (state_bytes + block_bytes)))
+        most = min(limits.max_batch_size * limits.max_sequence_blocks, usable_bytes // (state_bytes + block_bytes))
         wanted = max(wanted, num_blocks or most)
-    return max(1, min(wanted, int(usable * STATE_SHARE // state_bytes)))
+    return max(1, min(wanted, int(usable_bytes * STATE_SHARE // state_bytes)))
 
 
 def _choose_num_blocks(
