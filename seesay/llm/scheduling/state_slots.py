@@ -26,11 +26,13 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class SnapshotPlaces:
     """Where states are kept: behind every `spacing` tokens, a multiple of `block_size`, behind the last full block of
-    what is known, and behind as many tokens as each of `ends` says, multiples of `block_size`, too."""
+    what is known, and behind as many tokens as each of `ends` says, multiples of `block_size`, too. is_empty: nowhere,
+    as nobody could find them."""
 
     block_size: int
     spacing: int
     ends: tuple[int, ...] = ()
+    is_empty: bool = False
 
     def add(self, num_tokens: int) -> SnapshotPlaces:
         """Return these places and one more, behind the last full block of `num_tokens` tokens."""
@@ -39,6 +41,8 @@ class SnapshotPlaces:
 
     def fit(self, start: int, num_tokens: int, num_known: int) -> int:
         """Return how many tokens from `start` on a row may have instead of `num_tokens`: it ends at the next place."""
+        if self.is_empty:
+            return num_tokens
         last = (num_known - 1) // self.block_size * self.block_size
         next_one = (start // self.spacing + 1) * self.spacing
         stop = min(place for place in (next_one, last, *self.ends) if place > start)
@@ -46,8 +50,10 @@ class SnapshotPlaces:
 
     def has(self, place: int, num_known: int) -> bool:
         """Return whether the state behind `place` tokens is kept."""
+        if self.is_empty or not 0 < place <= num_known:
+            return False
         is_at_end = not place % self.block_size and num_known - place <= self.block_size
-        return 0 < place <= num_known and (is_at_end or not place % self.spacing or place in self.ends)
+        return is_at_end or not place % self.spacing or place in self.ends
 
 
 class StateSlots:
@@ -60,7 +66,7 @@ class StateSlots:
     ) -> None:
         self.pool = BlockPool(num_slots, 1, enable_prefix_caching, num_host_slots)
         self._slots = CopiedSlots(self.pool)
-        self.places = places
+        self.places = replace(places, is_empty=not enable_prefix_caching)
         self.total_snapshots = 0
 
     def reset(self) -> None:

@@ -146,8 +146,10 @@ def test_states_on_the_host_are_lost_with_the_steps_that_move_them() -> None:
 
 
 def test_without_the_prefix_cache_nothing_is_kept() -> None:
+    """And no row ends where it would be."""
     engine = make_engine(8, caching=False)
     answer(engine, make_sequence(1, 30))
+    assert rows_of(engine, 1)[:2] == [(0, 16), (16, 14)]
     assert answer(engine, make_sequence(2, 30)).num_cached_tokens == 0
     assert not slots_of(engine).total_snapshots
 
