@@ -19,6 +19,7 @@ from leak_watch import LeakWatch
 from ports import find_port
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # as the WebUI does: later, it would end forks (forked_python)
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 # Every HTTP client reads the authorities that it trusts, certifi's in 20 ms. No test asks a server on the internet.
 os.environ.setdefault("SSL_CERT_FILE", str(Path(__file__).with_name("authority.pem")))

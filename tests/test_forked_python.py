@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -128,6 +129,8 @@ sys.exit(child.wait())
 def test_processes_of_ours_are_forks_and_those_of_forks_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "is_forked.py").write_text("import os, sys; os._exit(40 + ('torch' in sys.modules))")
     monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "transformers_modules").mkdir()
+    monkeypatch.setitem(sys.modules, "transformers_modules", ModuleType("transformers_modules"))  # another test has it
     child = start_module("is_forked")
     assert child.stdin is not None
     child.stdin.close()

@@ -57,6 +57,8 @@ _READ_AT_START = (
 _READ_ANEW = ("PYTHONPATH", "PYTHONUNBUFFERED", "TORCHINDUCTOR_CACHE_DIR")
 """Other names that begin so. Torch sets the last one itself."""
 _LIMITS = (resource.RLIMIT_AS, resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE, resource.RLIMIT_CPU)
+_REMOTE_CODE = "transformers_modules"
+"""As what Transformers imports code of checkpoints; it leaves their folder in `sys.path`. Nothing shared has any."""
 _PR_SET_CHILD_SUBREAPER = 36
 _HIGH = 512
 """Descriptors from here on are free in the process that is forked."""
@@ -222,7 +224,7 @@ def _changes_imports(path: str) -> bool:
     if path in _own_paths or not Path(path).is_dir():
         return False
     names = {entry.name for entry in Path(path).iterdir()}
-    stems = {Path(name).stem for name in names} - {"seesay"}
+    stems = {Path(name).stem for name in names} - {"seesay", _REMOTE_CODE}
     at_start = {"sitecustomize", "usercustomize"}
     return any(name.endswith((".dist-info", ".egg-info")) for name in names) or bool(
         stems & (at_start | {*sys.modules})

@@ -184,6 +184,7 @@ def test_death_before_the_answer(tmp_path: Path) -> None:
         order.touch()
         answer = proxy.post(die_before=str(order))
         assert answer.status_code == 200
+        wait_until(lambda: any(node.process.poll() is not None for node in nodes))
         dead = [node for node in nodes if node.process.poll() is not None]
         assert len(dead) == 1 and answer.json()["node"] != dead[0].name
         assert proxy.metric("seesay_proxy_retries_total") == 1
