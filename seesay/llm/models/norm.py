@@ -14,7 +14,7 @@ from seesay.llm.models.spec import NormSpec
 from seesay.llm.ops import Activation, Ops
 
 Delta: TypeAlias = torch.Tensor | OpenSum | None
-"""What is added to the residual stream before a norm."""
+"""A summand for the residual stream, which is added before a norm."""
 
 
 class Norm(Protocol):

@@ -23,23 +23,23 @@ class Piece(NamedTuple):
     """Some rows of the residual stream, and what waits for the ranks' sum that is to be added to them."""
 
     residual: torch.Tensor
-    finish: Callable[[], torch.Tensor | OpenSum]
+    finish: Callable[[], OpenSum]
 
 
 class Pieces(tuple[Piece, ...]):
-    """What a layer adds to the residual stream, piece by piece: while the next layer computes the first one, the ranks
-    sum up the last."""
+    """The summands of a layer for the residual stream, in pieces of its tokens: while the next layer computes the first
+    piece, the ranks sum up the last."""
 
     __slots__ = ()
 
-    def waited(self) -> Iterator[tuple[torch.Tensor | OpenSum, torch.Tensor]]:
-        """Yield what is added to each piece of the residual stream, and that piece."""
+    def waited(self) -> Iterator[tuple[OpenSum, torch.Tensor]]:
+        """Yield the summand of each piece of the residual stream, and that piece."""
         for piece in self:
             yield piece.finish(), piece.residual
 
 
 LayerDelta: TypeAlias = torch.Tensor | Pieces | None
-"""What a layer adds to the residual stream behind it; None where it has added it."""
+"""The summand of a layer for the residual stream, [T, hidden]; None where it is added already."""
 
 
 def settle(delta: LayerDelta) -> torch.Tensor | None:
@@ -47,7 +47,7 @@ def settle(delta: LayerDelta) -> torch.Tensor | None:
     if not isinstance(delta, Pieces):
         return delta
     for found, residual in delta.waited():
-        residual.add_(found.close() if isinstance(found, OpenSum) else found)
+        residual.add_(found.close())
     return None
 
 
@@ -78,13 +78,13 @@ class Joint:
         is computed."""
         return self._ranks is not None and num_tokens >= 2 * MIN_PIECE_TOKENS
 
-    def begin(self, output: torch.Tensor) -> Callable[[], torch.Tensor | OpenSum]:
+    def begin(self, output: torch.Tensor) -> Callable[[], OpenSum]:
         """Begin what `prepare` does, beside what is queued next, and return what waits for it."""
         assert self._ranks is not None
         finish_sum = self._ranks.begin_sum(output)
         if self._norm is None and self._scale == 1.0:
             return finish_sum
-        return lambda: self._finish(finish_sum().close())
+        return lambda: OpenSum(self._finish(finish_sum().close()))
 
     def _finish(self, output: torch.Tensor) -> torch.Tensor:
         if self._norm is not None:
