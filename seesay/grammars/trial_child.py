@@ -135,7 +135,8 @@ class _Trials:
                 is_over = not piece
             else:
                 is_over = time.monotonic() > trial.until_s
-                self._judge(trial)
+                if not is_over:
+                    self._judge(trial)
             if is_over:
                 del self.running[trial.pipe]
                 yield trial.question[0], _finish(trial)

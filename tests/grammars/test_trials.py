@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import resource
 import signal
 import subprocess
@@ -427,6 +428,28 @@ def test_large_grammars_leave_the_processors_to_others_from_the_start(monkeypatc
     finally:
         for trial in started:
             trial_child._finish(trial)
+
+
+def test_what_takes_long_until_its_limit_is_over_and_does_not_begin_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where all forks for what takes long are in use, too."""
+
+    def work(*args: object) -> None:
+        while True:
+            pass
+
+    monkeypatch.setattr(trial_child, "_try", work)
+    monkeypatch.setattr(trial_child, "MAX_SLOW", 0)
+    monkeypatch.setattr(trial_child, "WALL_S", 0.0)
+    asked = queue.SimpleQueue[tuple[int, str, str, bool]]()
+    asked.put((7, "regex", "a", False))
+    trials = trial_child._Trials(TokenTable(TOKENS))
+    trials.begin(asked)
+    [trial] = trials.running.values()
+    wait_until(lambda: trial.find_cpu_s() >= trial_child.BUDGET_S)
+    [(number, answer)] = trials.advance(())
+    assert number == 7 and trial_child.TOO_SLOW in answer[0] and not trials.running
+    trials.begin(asked)
+    assert not trials.running
 
 
 def test_patience_is_measured_in_processor_time(monkeypatch: pytest.MonkeyPatch) -> None:
