@@ -9,23 +9,13 @@ from typing import Any
 
 import httpx
 import pytest
+from recorded_lines import FIELDS, LINE
 
 from seesay import cli
 from seesay.bench.recorded import MediaFolder, Recorded
 from seesay.bench.replay import ServerTarget, replay
 from seesay.config import GenerationConfig
 from seesay.values.records import RequestRecord
-
-FIELDS: dict[str, Any] = {
-    "version": "1",
-    "model": "m",
-    "weights": "w",
-    "arrived_at": 5.0,
-    "tokens": [1, 2, 3],
-    "num_prompt_tokens": 3,
-    "finish_reason": "stop",
-}
-LINE = {"record": 1, **FIELDS}
 
 
 @pytest.mark.parametrize(

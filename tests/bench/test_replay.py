@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 from live_server import LiveServer, ask_about, make_data_url, make_settings, serve, wait_until
 from PIL import Image
+from recorded_lines import LINE
 
 from seesay import cli
 from seesay.bench.recorded import read_recording
@@ -35,16 +36,6 @@ from seesay.values.records import MediaRecord, RequestRecord
 KEY = "sk-a-secret-key"
 HEADERS = {"Authorization": f"Bearer {KEY}"}
 ENGINE = ["--device", "cpu", "--session-len", "512", "--cache-block-seq-len", "16"]
-LINE: dict[str, Any] = {
-    "record": 1,
-    "version": "1",
-    "model": "m",
-    "weights": "w",
-    "arrived_at": 5.0,
-    "tokens": [1, 2, 3],
-    "num_prompt_tokens": 3,
-    "finish_reason": "stop",
-}
 
 
 @dataclass(frozen=True)
