@@ -736,17 +736,17 @@ def rows_and_columns_of_neighbours_change_places(patch: Patch) -> None:
 
 @caught_by("rows_equal_the_models", "kimi_vl")
 def halves_of_heads_are_turned(patch: Patch) -> None:
-    wrap(patch, kimi_vl.KimiVL, "_tower_config", lambda config: replace(config, rotates_neighbours=False))
+    wrap(patch, kimi_vl, "_make_tower_config", lambda config: replace(config, rotates_neighbours=False))
 
 
 @caught_by("rows_equal_the_models", "kimi_vl")
 def positions_of_a_picture_are_blended_linearly(patch: Patch) -> None:
-    wrap(patch, kimi_vl.KimiVL, "_tower_config", lambda config: replace(config, position_blending="bilinear"))
+    wrap(patch, kimi_vl, "_make_tower_config", lambda config: replace(config, position_blending="bilinear"))
 
 
 @caught_by("rows_equal_the_models", "kimi_vl")
 def the_second_norm_has_the_precision_of_another_tower(patch: Patch) -> None:
-    wrap(patch, kimi_vl.KimiVL, "_tower_config", lambda config: replace(config, norm_eps=1e-2))
+    wrap(patch, kimi_vl, "_make_tower_config", lambda config: replace(config, norm_eps=1e-2))
 
 
 @caught_by("pixels_equal_the_processors", "kimi_vl")
@@ -962,8 +962,8 @@ def a_video_has_no_duration(patch: Patch) -> None:
 @caught_by("counts_equal_the_processors", "smolvlm")
 @caught_by("tokens_equal_the_processors", "idefics3")
 def a_line_of_tiles_has_no_end(patch: Patch) -> None:
-    original = idefics3.Idefics3.write_tile
-    patch.setattr(idefics3.Idefics3, "write_tile", lambda self, before: original(self, before.lstrip()))
+    original = idefics3.TileWriter.write_tile
+    patch.setattr(idefics3.TileWriter, "write_tile", lambda self, before: original(self, before.lstrip()))
 
 
 @caught_by("pixels_equal_the_processors", "idefics3", "smolvlm")
@@ -1150,25 +1150,25 @@ def key_without_the_number(patch: Patch) -> None:
 
 @caught_by("rows_equal_the_models", "molmo")
 def padding_belongs_to_the_crop_that_has_it(patch: Patch) -> None:
-    wrap(patch, molmo.Molmo, "_find_padding", lambda found: np.roll(found, 1, axis=0))
+    wrap(patch, molmo.Crops, "find_padding", lambda found: np.roll(found, 1, axis=0))
 
 
 @caught_by("rows_equal_the_models", "molmo")
 def rows_lie_crop_by_crop(patch: Patch) -> None:
-    wrap(patch, molmo.Molmo, "_arrange", lambda found: (found[0], np.sort(found[1].ravel()).reshape(found[1].shape)))
+    wrap(patch, molmo.Crops, "arrange", lambda found: (found[0], np.sort(found[1].ravel()).reshape(found[1].shape)))
 
 
 @caught_by("rows_equal_the_models", "molmo")
 def the_earlier_neighbour_gives_the_rows_of_the_overlap(patch: Patch) -> None:
     def keep(self: Any, index: int, _count: int) -> slice:
-        return slice(0 if index == 0 else sum(self._margins) // 2, self._pooled[0])
+        return slice(0 if index == 0 else sum(self.margins) // 2, self.grid // 2)
 
-    patch.setattr(molmo.Molmo, "_keep", keep)
+    patch.setattr(molmo.Crops, "_keep", keep)
 
 
 @caught_by("tokens_equal_the_processors", "molmo")
 def overlaps_are_kept(patch: Patch) -> None:
-    patch.setattr(molmo.Molmo, "_keep", lambda self, index, count: slice(None))
+    patch.setattr(molmo.Crops, "_keep", lambda self, index, count: slice(None))
 
 
 @caught_by("rows_equal_the_models", "molmo")
@@ -1227,7 +1227,7 @@ def separators_of_views_end_lines(patch: Patch) -> None:
 
 @caught_by("rows_equal_the_models", "xcomposer2_4khd")
 def the_whole_picture_comes_behind_its_tiles(patch: Patch) -> None:
-    wrap(patch, xcomposer2.InternLMXComposer2, "_arrange", lambda found: np.roll(found, -13))
+    wrap(patch, xcomposer2, "_arrange", lambda found: np.roll(found, -13))
 
 
 @caught_by("pixels_equal_the_processors", "xcomposer2d5")

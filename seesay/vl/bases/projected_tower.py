@@ -13,7 +13,7 @@ from seesay.values import Modality
 from seesay.values.frame_chain import Library
 from seesay.vl.bases.pixels import PixelSettings, count_patches, find_library, read_processor
 from seesay.vl.bases.tower_names import CLIP_TOWER, TWO_LAYERS
-from seesay.vl.family import Family
+from seesay.vl.family import Family, Features
 from seesay.vl.weight_map import BARE_DECODER, NESTED_DECODER, NESTED_PREFIXES, WeightMap, is_layer_above
 
 if TYPE_CHECKING:
@@ -116,6 +116,9 @@ class ProjectedTowerFamily(Family):
             return config.text_config.vocab_size - 1, f"<{modality.value}>"
         token: int = config.image_token_index if modality is Modality.IMAGE else config.video_token_index
         return token, self.token_text(token)
+
+    def num_units(self, measures: Features) -> int:
+        return int(measures["num_tiles"]) * self.grid_side**2
 
     def build_encoder(self, device: torch.device, dtype: torch.dtype) -> LoadedEncoder:
         from seesay.encoders.towers.layers import PixelNormalizer

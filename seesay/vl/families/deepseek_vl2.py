@@ -50,6 +50,7 @@ class DeepseekVL2(Family):
         Published(decoder="deepseek_v3", names=("deepseek-ai/deepseek-vl2",)),
     )
     modalities = (Modality.IMAGE,)
+    markers = {Modality.IMAGE: _MARKER}
     options = {Modality.IMAGE: ("max_dynamic_patch",)}
     weights = WeightMap(
         decoder={"language.model.": "", "language.lm_head.": "lm_head."},
@@ -81,10 +82,6 @@ class DeepseekVL2(Family):
         self._resolutions = _read_resolutions(settings, side, where)
         self._is_whole_first = config.global_view_pos == "head"
         self._image_token = self.token_id(_MARKER)
-
-    @property
-    def markers(self) -> Mapping[Modality, str]:
-        return {Modality.IMAGE: _MARKER}
 
     @property
     def preprocessing(self) -> Mapping[str, Any]:

@@ -102,24 +102,8 @@ class Gemma3(Family):
         return replace(super().backbone(), media_run=self._num_rows)
 
     def measure(self, modality: Modality, size: MediaSize, options: Mapping[str, int]) -> Features:
-        crops = self._plan_crops(size, {**self._pan_and_scan, **options})
+        crops = _plan_crops(size, {**self._pan_and_scan, **options})
         return {"num_tiles": 1 + math.prod(crops), "crops": crops, "resized": self._tile}
-
-    def _plan_crops(self, size: MediaSize, chosen: Mapping[str, Any]) -> tuple[int, int]:
-        """Return the (rows, columns) of crops along the longer side of a picture; (0, 0) without any."""
-        longer, shorter = max(size.height, size.width), min(size.height, size.width)
-        least = chosen["pan_and_scan_min_crop_size"]
-        if not chosen["do_pan_and_scan"] or longer / shorter < chosen["pan_and_scan_min_ratio_to_activate"]:
-            return 0, 0
-        count = max(2, min(longer // least, math.floor(longer / shorter + 0.5)))
-        count = min(chosen["pan_and_scan_max_num_crops"], count)
-        length = math.ceil(longer / count)
-        if min(length, shorter) < least:
-            return 0, 0
-        if length * (count - 1) >= longer:
-            message = f"pan_and_scan_min_crop_size={least} cuts {longer} pixels into {count} crops, one of them empty"
-            raise RequestError(ErrorCode.INVALID_REQUEST, message, "pan_and_scan_min_crop_size")
-        return (1, count) if size.width >= size.height else (count, 1)
 
     def expand(self, modality: Modality, measures: Features) -> Expansion:
         """Text between pictures stands between special tokens: it is tokenized by itself."""
@@ -174,3 +158,20 @@ class Gemma3(Family):
             model = PooledVit(sizes, out_hidden_size=hidden_size, pool=self._pool)
         weights = load_tower(model, self.checkpoint, self.weights.tower_name, device=device, dtype=dtype)
         return make_encoder(model, PixelNormalizer(**self._pixels.statistics), hidden_size, weights)
+
+
+def _plan_crops(size: MediaSize, chosen: Mapping[str, Any]) -> tuple[int, int]:
+    """Return the (rows, columns) of crops along the longer side of a picture; (0, 0) without any."""
+    longer, shorter = max(size.height, size.width), min(size.height, size.width)
+    least = chosen["pan_and_scan_min_crop_size"]
+    if not chosen["do_pan_and_scan"] or longer / shorter < chosen["pan_and_scan_min_ratio_to_activate"]:
+        return 0, 0
+    count = max(2, min(longer // least, math.floor(longer / shorter + 0.5)))
+    count = min(chosen["pan_and_scan_max_num_crops"], count)
+    length = math.ceil(longer / count)
+    if min(length, shorter) < least:
+        return 0, 0
+    if length * (count - 1) >= longer:
+        message = f"pan_and_scan_min_crop_size={least} cuts {longer} pixels into {count} crops, one of them empty"
+        raise RequestError(ErrorCode.INVALID_REQUEST, message, "pan_and_scan_min_crop_size")
+    return (1, count) if size.width >= size.height else (count, 1)

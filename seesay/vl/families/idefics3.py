@@ -3,7 +3,8 @@ behind them (arXiv 2408.12637, arXiv 2504.05299)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -26,6 +27,28 @@ if TYPE_CHECKING:
 
 DEFAULT_EDGES = {"size": 4 * 364, "max_image_size": 364}
 """Longest edges of a picture and of a tile, where the processor's file leaves them out."""
+
+
+@dataclass(frozen=True)
+class TileWriter:
+    """Writes the pieces of expansions: texts, and the tokens that take the rows of a tile.
+
+    fake: the token around tiles. whole: the one before a whole picture or frame. rows: the tokens of a tile's rows."""
+
+    encode: Callable[[str], Iterable[int]]
+    fake: str
+    whole: str
+    rows: list[int]
+
+    def write_whole(self, before: str) -> list[tuple[list[int], bool]]:
+        """Return the pieces that stand for a whole picture or frame; `before` is text before it."""
+        return self.write_tile(before + self.fake + self.whole)
+
+    def write_tile(self, before: str) -> list[tuple[list[int], bool]]:
+        return [(list(self.encode(before)), False), (self.rows, True)]
+
+    def write_end(self) -> tuple[list[int], bool]:
+        return list(self.encode(self.fake)), False
 
 
 class Idefics3(Family):
@@ -72,15 +95,19 @@ class Idefics3(Family):
                 f"{where}: scale_factor={config.scale_factor} does not divide the {self._grid_side} patches in the "
                 f"side of a tile of max_image_size={self.side}"
             )
-        self.num_rows: int = (self._grid_side // config.scale_factor) ** 2
-        check_num_rows(checkpoint, "image_seq_len", self.num_rows)
+        num_rows = (self._grid_side // config.scale_factor) ** 2
+        check_num_rows(checkpoint, "image_seq_len", num_rows)
         self.image_token: int = config.image_token_id
         self._markers = {Modality.IMAGE: self.token_text(self.image_token)}
         named = tokenizer.named_tokens
-        self.fake = named.get("fake_image_token", "<fake_token_around_image>")
-        self._global = named.get("global_image_token", "<global-img>")
-        self.token_id(self.fake)  # it separates what is written around tiles from all other text
-        self.encode = lru_cache(maxsize=4096)(lambda text: tuple(tokenizer.encode(text)))
+        fake = named.get("fake_image_token", "<fake_token_around_image>")
+        self.token_id(fake)  # it separates what is written around tiles from all other text
+        self.writer = TileWriter(
+            encode=lru_cache(maxsize=4096)(lambda text: tuple(tokenizer.encode(text))),
+            fake=fake,
+            whole=named.get("global_image_token", "<global-img>"),
+            rows=[self.image_token] * num_rows,
+        )
 
     @property
     def markers(self) -> Mapping[Modality, str]:
@@ -111,24 +138,14 @@ class Idefics3(Family):
         }
 
     def expand(self, modality: Modality, measures: Features) -> Expansion:
-        rows, columns = measures["cut"]
+        writer, (rows, columns) = self.writer, measures["cut"]
         pieces = []
         for row in range(1, rows + 1):
             for column in range(1, columns + 1):
                 begin = "\n" if row > 1 and column == 1 else ""
-                pieces += self.write_tile(f"{begin}{self.fake}<row_{row}_col_{column}>")
-        pieces += self.write_whole("\n\n" if rows else "")
-        return make_expansion(*pieces, self.write_end())
-
-    def write_whole(self, before: str) -> list[tuple[list[int], bool]]:
-        """Return the pieces of an expansion that stand for a whole picture or frame; `before` is text before it."""
-        return self.write_tile(before + self.fake + self._global)
-
-    def write_tile(self, before: str) -> list[tuple[list[int], bool]]:
-        return [(list(self.encode(before)), False), ([self.image_token] * self.num_rows, True)]
-
-    def write_end(self) -> tuple[list[int], bool]:
-        return list(self.encode(self.fake)), False
+                pieces += writer.write_tile(f"{begin}{writer.fake}<row_{row}_col_{column}>")
+        pieces += writer.write_whole("\n\n" if rows else "")
+        return make_expansion(*pieces, writer.write_end())
 
     def num_units(self, measures: Features) -> int:
         return int(measures["num_tiles"]) * self._grid_side**2

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from seesay.processors.media.images import resize_as_float
 from seesay.processors.media.tiles import choose_crops, fit_as_float32
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import DecodedMedia, Expansion, MediaSize, Modality
-from seesay.values.frame_chain import Chain, Pad
+from seesay.values.frame_chain import Chain, Pad, Resample
 from seesay.vl.bases.arrangement import Rows, chain, number_rows
 from seesay.vl.bases.pixels import read_count
 from seesay.vl.bases.projected_tower import ProjectedTowerFamily
@@ -70,6 +70,89 @@ def _map_weights(norms: tuple[str, str]) -> WeightMap:
     )
 
 
+@dataclass(frozen=True)
+class Crops:
+    """Crops of a picture. Each is a square of `size` pixels and of `grid` patches along a side.
+
+    margins: patches that overlap the crops on the left and above, and those on the other sides; they are pooled `_POOL`
+    by `_POOL`, as all are. most: the most crops of a picture, where the request does not say.
+    """
+
+    size: int
+    grid: int
+    margins: tuple[int, int]
+    most: int
+
+    @classmethod
+    def read(cls, settings: Mapping[str, Any], size: int, grid: int, where: Path) -> Crops:
+        """Read the processor's settings. Raises `CheckpointError` for those that are not supported."""
+        if grid % _POOL:
+            raise CheckpointError(f"{where}: a grid of {grid}² patches cannot be pooled {_POOL} by {_POOL}")
+        expected = {
+            "base_image_input_size": [size, size],
+            "image_padding_mask": True,
+            "image_patch_size": size // grid,
+            "image_token_length_h": grid // _POOL,
+            "image_token_length_w": grid // _POOL,
+        }
+        for name, value in expected.items():
+            if (found := settings.get(name, value)) != value:
+                raise CheckpointError(f"{where}: processor setting {name} must be {value}, got {str(found)[:40]}")
+        most = read_count(settings, "max_crops", 12, most=MAX_TILES, where=where)
+        return cls(size, grid, _read_margins(settings, grid, where), most)
+
+    @property
+    def window(self) -> int:
+        """The pixels from one crop to the next one."""
+        return self.size - self._margin
+
+    @property
+    def _margin(self) -> int:
+        return sum(self.margins) * (self.size // self.grid)
+
+    def choose(self, size: tuple[int, int], most: int) -> tuple[int, int]:
+        """Return the (rows, columns) of crops for a picture of this (height, width)."""
+        return choose_crops(size, self.window, self._margin, most)
+
+    def find_canvas(self, rows: int, columns: int) -> tuple[int, int]:
+        """Return the (height, width) that these crops cover."""
+        return rows * self.window + self._margin, columns * self.window + self._margin
+
+    def arrange(self, cut: tuple[int, int]) -> tuple[Rows, Rows]:
+        """Return the rows of the whole picture, and those of the picture that its (rows, columns) of crops make."""
+        pooled = (self.grid // _POOL, self.grid // _POOL)
+        whole, (rows, columns) = number_rows(0, pooled), cut
+        lines = []
+        for row in range(rows):
+            first = [whole.size * (1 + row * columns + column) for column in range(columns)]
+            kept = [
+                number_rows(number, pooled)[self._keep(row, rows), self._keep(column, columns)]
+                for column, number in enumerate(first)
+            ]
+            lines.append(np.concatenate(kept, axis=1))
+        return whole, np.concatenate(lines)
+
+    def _keep(self, index: int, count: int) -> slice:
+        """Return the rows of a crop, along one axis, that are not those of its neighbours."""
+        first = 0 if index == 0 else self.margins[0] // _POOL
+        side = self.grid // _POOL
+        return slice(first, side if index == count - 1 else side - self.margins[1] // _POOL)
+
+    def find_padding(self, cut: tuple[int, int], resized: tuple[int, int]) -> npt.NDArray[np.uint8]:
+        """Return what is padding of the patches of all tiles (`PooledCropEncoder`). As published, the whole picture has
+        what the first crop has, each crop what the next one has, and all patches of the last one are partly padding."""
+        patch = self.size // self.grid
+        shown = []  # along each axis, the pixels of each crop's patches that lie in the picture
+        for start, length, count in zip(_center(resized, self.find_canvas(*cut)), resized, cut, strict=True):
+            firsts = np.arange(count)[:, None] * self.window + np.arange(self.grid) * patch
+            ends = np.minimum(firsts + patch, start + length)
+            shown.append(np.maximum(ends - np.maximum(firsts, start), 0))
+        pixels = (shown[0][:, None, :, None] * shown[1][None, :, None, :]).reshape(math.prod(cut), -1)
+        is_padding = np.stack([pixels == 0, (pixels > 0) & (pixels < patch**2)], axis=-1)
+        last = np.broadcast_to([[False, True]], (1, *is_padding.shape[1:]))
+        return np.concatenate([is_padding, last]).astype(np.uint8)
+
+
 class Molmo(ProjectedTowerFamily):
     """Configuration, processor and model are code beside the weights; none of it is run.
 
@@ -100,31 +183,12 @@ class Molmo(ProjectedTowerFamily):
                 f"{checkpoint.path}: <im_patch> must be one of the {text_config.num_added_tokens} tokens behind the "
                 f"vocabulary of {text_config.vocab_size}, is {self.image_token}"
             )
-        self._read_crops()
-
-    def _read_crops(self) -> None:
-        where, settings, grid = self.checkpoint.path, self.settings, self.grid_side
-        self._max_crops = read_count(settings, "max_crops", 12, most=MAX_TILES, where=where)
         if self.pixels.resample == "lanczos":
-            raise CheckpointError(f"{where}: processor setting resample must be 2 (bilinear) or 3 (bicubic), got 1")
-        if grid % _POOL:
-            raise CheckpointError(f"{where}: a grid of {grid}² patches cannot be pooled {_POOL} by {_POOL}")
-        self._pooled = (grid // _POOL, grid // _POOL)
+            raise CheckpointError(
+                f"{checkpoint.path}: processor setting resample must be 2 (bilinear) or 3 (bicubic), got 1"
+            )
         self._tile = (self.image_size, self.image_size)
-        patch = self.image_size // grid
-        expected = {
-            "base_image_input_size": [*self._tile],
-            "image_padding_mask": True,
-            "image_patch_size": patch,
-            "image_token_length_h": self._pooled[0],
-            "image_token_length_w": self._pooled[1],
-        }
-        for name, value in expected.items():
-            if (found := settings.get(name, value)) != value:
-                raise CheckpointError(f"{where}: processor setting {name} must be {value}, got {str(found)[:40]}")
-        self._margins = _read_margins(settings, grid, where)
-        self._margin = sum(self._margins) * patch
-        self._window = self.image_size - self._margin
+        self._crops = Crops.read(self.settings, self.image_size, self.grid_side, checkpoint.path)
 
     def find_placeholder(self, modality: Modality) -> tuple[int, str]:
         self.token_id("<|image|>")
@@ -135,8 +199,8 @@ class Molmo(ProjectedTowerFamily):
         return {
             "pixels": self.pixels.as_json(),
             "tile": self.image_size,
-            "margins": self._margins,
-            "max_crops": self._max_crops,
+            "margins": self._crops.margins,
+            "max_crops": self._crops.most,
         }
 
     def lower_detail(self, modality: Modality, options: Mapping[str, int]) -> Mapping[str, int]:
@@ -144,8 +208,8 @@ class Molmo(ProjectedTowerFamily):
 
     def measure(self, modality: Modality, size: MediaSize, options: Mapping[str, int]) -> Features:
         own = (size.height, size.width)
-        rows, columns = choose_crops(own, self._window, self._margin, options.get("max_crops", self._max_crops))
-        canvas = (rows * self._window + self._margin, columns * self._window + self._margin)
+        rows, columns = self._crops.choose(own, options.get("max_crops", self._crops.most))
+        canvas = self._crops.find_canvas(rows, columns)
         return {
             "num_tiles": 1 + rows * columns,
             "cut": (rows, columns),
@@ -156,34 +220,12 @@ class Molmo(ProjectedTowerFamily):
 
     def expand(self, modality: Modality, measures: Features) -> Expansion:
         pieces: list[tuple[list[int], bool]] = []
-        for view in self._arrange(measures):
+        for view in self._crops.arrange(measures["cut"]):
             pieces.append(([self._parts["start"]], False))
             for line in view:
                 pieces += [([self.image_token] * len(line), True), ([self._parts["col"]], False)]
             pieces.append(([self._parts["end"]], False))
         return make_expansion(*pieces)
-
-    def _arrange(self, measures: Features) -> tuple[Rows, Rows]:
-        """Return the rows of the whole picture, and those of the picture that its crops make."""
-        whole, (rows, columns) = number_rows(0, self._pooled), measures["cut"]
-        lines = []
-        for row in range(rows):
-            first = [whole.size * (1 + row * columns + column) for column in range(columns)]
-            kept = [
-                number_rows(number, self._pooled)[self._keep(row, rows), self._keep(column, columns)]
-                for column, number in enumerate(first)
-            ]
-            lines.append(np.concatenate(kept, axis=1))
-        return whole, np.concatenate(lines)
-
-    def _keep(self, index: int, count: int) -> slice:
-        """Return the rows of a crop, along one axis, that are not those of its neighbours."""
-        first = 0 if index == 0 else self._margins[0] // _POOL
-        side = self._pooled[0]
-        return slice(first, side if index == count - 1 else side - self._margins[1] // _POOL)
-
-    def num_units(self, measures: Features) -> int:
-        return int(measures["num_tiles"]) * self.grid_side**2
 
     def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:
         """Return the steps of `preprocess`, for the sizes that they have."""
@@ -197,38 +239,14 @@ class Molmo(ProjectedTowerFamily):
     def preprocess(self, media: DecodedMedia, measures: Features) -> Features:
         return {
             **measures,
-            "whole": self._fit(media, measures["fitted"], self._tile),
-            "picture": self._fit(media, measures["resized"], measures["canvas"]),
-            "padding": self._find_padding(measures),
-            "rows": chain(*self._arrange(measures)),
+            "whole": _fit(media, measures["fitted"], self._tile, self.pixels.resample),
+            "picture": _fit(media, measures["resized"], measures["canvas"], self.pixels.resample),
+            "padding": self._crops.find_padding(measures["cut"], measures["resized"]),
+            "rows": chain(*self._crops.arrange(measures["cut"])),
         }
 
-    def _fit(self, media: DecodedMedia, fitted: tuple[int, int], canvas: tuple[int, int]) -> npt.NDArray[np.float32]:
-        """Return a picture in the middle of a black canvas: float32 [H, W, 3]."""
-        [pixels] = resize_as_float(media.frames, fitted, resample=self.pixels.resample)
-        (top, left), (height, width) = _center(fitted, canvas), fitted
-        padded = np.zeros((*canvas, 3), dtype=np.float32)
-        padded[top : top + height, left : left + width] = pixels
-        return padded
-
-    def _find_padding(self, measures: Features) -> npt.NDArray[np.uint8]:
-        """Return what is padding of the patches of all tiles (`PooledCropEncoder`). As published, the whole picture has
-        what the first crop has, each crop what the next one has, and all patches of the last one are partly padding."""
-        patch = self.image_size // self.grid_side
-        shown = []  # along each axis, the pixels of each crop's patches that lie in the picture
-        for start, length, count in zip(
-            _center(measures["resized"], measures["canvas"]), measures["resized"], measures["cut"], strict=True
-        ):
-            firsts = np.arange(count)[:, None] * self._window + np.arange(self.grid_side) * patch
-            ends = np.minimum(firsts + patch, start + length)
-            shown.append(np.maximum(ends - np.maximum(firsts, start), 0))
-        pixels = (shown[0][:, None, :, None] * shown[1][None, :, None, :]).reshape(math.prod(measures["cut"]), -1)
-        is_padding = np.stack([pixels == 0, (pixels > 0) & (pixels < patch**2)], axis=-1)
-        last = np.broadcast_to([[False, True]], (1, *is_padding.shape[1:]))
-        return np.concatenate([is_padding, last]).astype(np.uint8)
-
     def largest_size(self) -> tuple[int, int]:
-        return self._max_crops * self._window + self._margin, self._window + self._margin
+        return self._crops.find_canvas(self._crops.most, 1)
 
     def build_encoder(self, device: torch.device, dtype: torch.dtype) -> LoadedEncoder:
         import torch
@@ -251,7 +269,7 @@ class Molmo(ProjectedTowerFamily):
             )
         weights = load_tower(model, self.checkpoint, self._used_tower_name, device=device, dtype=dtype)
         normalizer = PixelNormalizer(**self.pixels.statistics)
-        return PooledCropEncoder(model, normalizer, window=self._window, weights=weights)
+        return PooledCropEncoder(model, normalizer, window=self._crops.window, weights=weights)
 
     def _used_tower_name(self, name: str) -> str | None:
         """Return the tower's name of a tensor. The embeddings of added tokens are the decoder's, and used here, too."""
@@ -272,6 +290,17 @@ def _read_margins(settings: Mapping[str, object], grid: int, where: Path) -> tup
             f"together, got {str(margins)[:40]}"
         )
     return margins[0], margins[1]
+
+
+def _fit(
+    media: DecodedMedia, fitted: tuple[int, int], canvas: tuple[int, int], resample: Resample
+) -> npt.NDArray[np.float32]:
+    """Return a picture in the middle of a black canvas: float32 [H, W, 3]."""
+    [pixels] = resize_as_float(media.frames, fitted, resample=resample)
+    (top, left), (height, width) = _center(fitted, canvas), fitted
+    padded = np.zeros((*canvas, 3), dtype=np.float32)
+    padded[top : top + height, left : left + width] = pixels
+    return padded
 
 
 def _center(size: tuple[int, int], canvas: tuple[int, int]) -> tuple[int, int]:

@@ -4,6 +4,7 @@ vocabulary; so are the tokens that stand between tiles."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -58,6 +59,7 @@ class Ovis2(Family):
         ),
     )
     modalities = (Modality.IMAGE,)
+    markers = {Modality.IMAGE: _MARKER}
     options = {Modality.IMAGE: ("max_dynamic_patch",)}
     weights = WeightMap(
         decoder={**NESTED_DECODER, "llm.model.": "", "llm.lm_head.": "lm_head."},
@@ -120,10 +122,6 @@ class Ovis2(Family):
             )
 
     @property
-    def markers(self) -> Mapping[Modality, str]:
-        return {Modality.IMAGE: _MARKER}
-
-    @property
     def preprocessing(self) -> Mapping[str, Any]:
         tiles = [self._min_tiles, self._max_tiles, self._covers, self._is_original]
         return {"pixels": self._pixels.as_json(), "tile": self._tile, "tiles": tiles}
@@ -172,35 +170,16 @@ class Ovis2(Family):
 
     def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:
         if self._is_original:
-            return self._chain_crops((size.height, size.width), measures["cut"])
+            return _Parts((size.height, size.width), measures["cut"], self._tile).chain(self._pixels)
         resize, tiles = self._pixels.resize, Tiles(self._tile)
         whole = (resize(self._tile), tiles)
         return (whole, (resize(measures["resized"]), tiles)) if measures["cut"] != (0, 0) else (whole,)
 
-    def _chain_crops(self, size: tuple[int, int], cut: tuple[int, int]) -> tuple[Chain, ...]:
-        """The authors cut the picture itself; the last row and column of tiles have what is left of it. The whole and
-        each part are fitted into the middle of a tile."""
-        chains: list[Chain] = []
-        for at, part in _list_parts(size, cut):
-            fitted = self._fit(part)
-            crop = () if part == size else (Crop(part, at),)
-            padding = pad_to(fitted, self._tile, _UNSEEN)
-            chains.append((*crop, self._pixels.resize(fitted), *padding, Tiles(self._tile)))
-        return tuple(chains)
-
-    def _fit(self, part: tuple[int, int]) -> tuple[int, int]:
-        return floored_edge_size(*part, self._tile[0], least=1)
-
-    def _find_boxes(self, size: tuple[int, int], cut: tuple[int, int]) -> npt.NDArray[np.int32]:
-        """Return top, left, bottom and right of the picture in each tile: int32 [tiles, 4]."""
-        fitted = np.array([self._fit(part) for _, part in _list_parts(size, cut)])
-        at = (np.array(self._tile) - fitted) // 2
-        return np.concatenate((at, at + fitted), axis=1).astype(np.int32)
-
     def preprocess(self, media: DecodedMedia, measures: Features) -> Features:
         made = {**super().preprocess(media, measures), "rows": self._arrange(measures)}
         if self._is_original:
-            made["boxes"] = self._find_boxes((media.size.height, media.size.width), measures["cut"])
+            parts = _Parts((media.size.height, media.size.width), measures["cut"], self._tile)
+            made["boxes"] = parts.find_boxes()
         return made
 
     def largest_size(self) -> tuple[int, int] | None:
@@ -267,18 +246,44 @@ class Ovis2(Family):
         )
 
 
-def _list_parts(size: tuple[int, int], cut: tuple[int, int]) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
-    """Return the place (top, left) and the size of the whole picture, and of each part where it is cut into (rows,
-    columns), row by row."""
-    yield (0, 0), size
-    rows, columns = cut
-    for row in range(rows):
-        for column in range(columns):
-            height, width = size[0] // rows, size[1] // columns
-            top, left = row * height, column * width
-            last_height = size[0] - top if row == rows - 1 else height
-            last_width = size[1] - left if column == columns - 1 else width
-            yield (top, left), (last_height, last_width)
+@dataclass(frozen=True)
+class _Parts:
+    """A picture of this size (height, width) as the authors cut it into (rows, columns): the whole and each part are
+    fitted into the middle of a tile. The last row and column have what is left of the picture."""
+
+    size: tuple[int, int]
+    cut: tuple[int, int]
+    tile: tuple[int, int]
+
+    def chain(self, pixels: PixelSettings) -> tuple[Chain, ...]:
+        chains: list[Chain] = []
+        for at, part in self._list():
+            fitted = self._fit(part)
+            crop = () if part == self.size else (Crop(part, at),)
+            padding = pad_to(fitted, self.tile, _UNSEEN)
+            chains.append((*crop, pixels.resize(fitted), *padding, Tiles(self.tile)))
+        return tuple(chains)
+
+    def find_boxes(self) -> npt.NDArray[np.int32]:
+        """Return top, left, bottom and right of the picture in each tile: int32 [tiles, 4]."""
+        fitted = np.array([self._fit(part) for _, part in self._list()])
+        at = (np.array(self.tile) - fitted) // 2
+        return np.concatenate((at, at + fitted), axis=1).astype(np.int32)
+
+    def _fit(self, part: tuple[int, int]) -> tuple[int, int]:
+        return floored_edge_size(*part, self.tile[0], least=1)
+
+    def _list(self) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
+        """Return the place (top, left) and the size of the whole picture, and of each part of it, row by row."""
+        yield (0, 0), self.size
+        rows, columns = self.cut
+        for row in range(rows):
+            for column in range(columns):
+                height, width = self.size[0] // rows, self.size[1] // columns
+                top, left = row * height, column * width
+                last_height = self.size[0] - top if row == rows - 1 else height
+                last_width = self.size[1] - left if column == columns - 1 else width
+                yield (top, left), (last_height, last_width)
 
 
 def _single(row: int) -> Rows:

@@ -87,10 +87,11 @@ class SmolVLM(Idefics3):
     def expand(self, modality: Modality, measures: Features) -> Expansion:
         if modality is Modality.IMAGE:
             return super().expand(modality, measures)
-        pieces = self.write_whole("")
+        writer = self.writer
+        pieces = writer.write_whole("")
         for second in measures["seconds"][1:]:
-            pieces += self.write_whole(self.fake + _write_time(second))
-        return make_expansion(*pieces, self.write_end())
+            pieces += writer.write_whole(writer.fake + _write_time(second))
+        return make_expansion(*pieces, writer.write_end())
 
     def resample_of(self, modality: Modality) -> Resample:
         return self._video_pixels.resample if modality is Modality.VIDEO else self.pixels.resample

@@ -87,7 +87,8 @@ class InternLMXComposer2(ProjectedTowerFamily):
     def __init__(self, checkpoint: Checkpoint, tokenizer: Tokenizer) -> None:
         self._is_tiled = any(name in checkpoint.stored for name in _LEARNED)
         super().__init__(checkpoint, tokenizer)
-        self._attention_ranks = self._read_rank("attention.wqkv"), self._read_rank("attention.wo")
+        self._attention_ranks = tuple(_read_rank(checkpoint, f"attention.{layer}") for layer in ("wqkv", "wo"))
+        self._has_narrow_qkv = self._attention_ranks[0] != self._attention_ranks[1]
         self._hd: HDTransform | None = None
         self.tokenizes_apart = not self._is_tiled or self._has_narrow_qkv
         if not self._is_tiled:
@@ -116,7 +117,7 @@ class InternLMXComposer2(ProjectedTowerFamily):
         """The side of pictures is that of the table of positions."""
         has_class_token, _, _ = super().read_tower()
         checkpoint, patch = self.checkpoint, self.checkpoint.model_config.vision_config.patch_size
-        shape = self._shape_of(_POSITIONS)
+        shape = _shape_of(checkpoint, _POSITIONS)
         side = math.isqrt(max(0, shape[0] - 1))
         if side < 1 or side**2 + 1 != shape[0]:
             raise CheckpointError(
@@ -130,25 +131,6 @@ class InternLMXComposer2(ProjectedTowerFamily):
                 f"{str(size)[:40]!r}"
             )
         return has_class_token, side * patch, side
-
-    def _shape_of(self, name: str) -> tuple[int, ...]:
-        """Return the shape of a matrix. Raises `CheckpointError` where there is none of that name."""
-        stored = self.checkpoint.stored.get(name)
-        if stored is None or len(stored.shape) != 2:
-            found = "is missing" if stored is None else f"has the shape {list(stored.shape)}, not two axes"
-            raise CheckpointError(f"{self.checkpoint.path}: tensor {name!r} {found}")
-        return stored.shape
-
-    def _read_rank(self, layer: str) -> int:
-        name = f"model.layers.0.{layer}.Plora_A.weight"
-        rank = self._shape_of(name)[0]
-        if rank < 1:
-            raise CheckpointError(f"{self.checkpoint.path}: tensor {name!r} is empty")
-        return rank
-
-    @property
-    def _has_narrow_qkv(self) -> bool:
-        return self._attention_ranks[0] != self._attention_ranks[1]
 
     def backbone(self) -> Backbone:
         qkv, rank = self._attention_ranks
@@ -180,17 +162,8 @@ class InternLMXComposer2(ProjectedTowerFamily):
         return {"num_tiles": 1, "resized": (self.image_size, self.image_size)}
 
     def expand(self, modality: Modality, measures: Features) -> Expansion:
-        count = self.grid_side**2 if self._hd is None else len(self._arrange(measures))
+        count = self.grid_side**2 if self._hd is None else len(_arrange(measures["joined"], self._grid))
         return make_expansion(([self.image_token] * count, True))
-
-    def _arrange(self, measures: Features) -> Rows:
-        whole = number_rows(0, self._grid)
-        lines = join_tiles(whole.size, measures["joined"], self._grid)
-        end = np.full(1, _VIEW_END, dtype=np.int32)
-        return chain(end_lines(whole, _LINE_END), end, end_lines(lines, _LINE_END))
-
-    def num_units(self, measures: Features) -> int:
-        return int(measures["num_tiles"]) * self.grid_side**2
 
     def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:
         if self._hd is not None:
@@ -200,7 +173,32 @@ class InternLMXComposer2(ProjectedTowerFamily):
 
     def preprocess(self, media: DecodedMedia, measures: Features) -> Features:
         features = super().preprocess(media, measures)
-        return features if self._hd is None else {**features, "rows": self._arrange(measures)}
+        return features if self._hd is None else {**features, "rows": _arrange(measures["joined"], self._grid)}
 
     def largest_size(self) -> tuple[int, int]:
         return (self.image_size, self.image_size) if self._hd is None else self._hd.largest_size()
+
+
+def _arrange(joined: tuple[int, int], grid: tuple[int, int]) -> Rows:
+    """Return the rows of the whole picture and of its (rows, columns) of tiles, each of a grid of this size."""
+    whole = number_rows(0, grid)
+    lines = join_tiles(whole.size, joined, grid)
+    end = np.full(1, _VIEW_END, dtype=np.int32)
+    return chain(end_lines(whole, _LINE_END), end, end_lines(lines, _LINE_END))
+
+
+def _shape_of(checkpoint: Checkpoint, name: str) -> tuple[int, ...]:
+    """Return the shape of a matrix. Raises `CheckpointError` where there is none of that name."""
+    stored = checkpoint.stored.get(name)
+    if stored is None or len(stored.shape) != 2:
+        found = "is missing" if stored is None else f"has the shape {list(stored.shape)}, not two axes"
+        raise CheckpointError(f"{checkpoint.path}: tensor {name!r} {found}")
+    return stored.shape
+
+
+def _read_rank(checkpoint: Checkpoint, layer: str) -> int:
+    name = f"model.layers.0.{layer}.Plora_A.weight"
+    rank = _shape_of(checkpoint, name)[0]
+    if rank < 1:
+        raise CheckpointError(f"{checkpoint.path}: tensor {name!r} is empty")
+    return rank
