@@ -89,7 +89,7 @@ class Session:
         with self._lock:
             if self._is_closed:
                 raise ValueError(f"session {self.id} is closed; create a new one with pipe.session()")
-            self._conversation.check_time(time_s)
+            self._conversation.times.check(time_s)
             load_image(frame)  # refuse what is not a picture now, rather than each question from now on
             self._conversation.push(frame, time_s)
             if (request := self._conversation.make_prefill()) is not None:
@@ -111,7 +111,7 @@ class Session:
         if isinstance(request, RequestError) or not delta.media:
             return delta
         with self._lock:
-            return replace(delta, media=self._conversation.add_times(delta.media, request.prompt))
+            return replace(delta, media=self._conversation.times.add_to(delta.media, request.prompt))
 
     def begin_turn(self, stop: Callable[[], None]) -> None:
         """Start a turn; `stop` ends it early. Called by the pipeline.

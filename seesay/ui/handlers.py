@@ -1,7 +1,7 @@
 """Handlers of the page's events: they change the conversation and return what to show. Independent of the layout.
 
-`submit`, `retry`, `edit`, `choose_example`, `undo` and `clear` return or yield new values for the chat, the input box
-and the record that the browser stores. The docstrings of the others say what they return.
+`submit`, `retry`, `edit`, `choose_example`, `undo_turn` and `clear_chat` return or yield new values for the chat, the
+input box and the record that the browser stores. The docstrings of the others say what they return.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def make_title(models: Sequence[str]) -> str:
 
 
 class Handlers:
-    """The handlers of one page, for all its visitors. `read_settings` turns the values of the controls into
-    settings."""
+    """The handlers of one page that need its server or settings, for all its visitors. `read_settings` turns the values
+    of the controls into settings."""
 
     def __init__(
         self,
@@ -103,10 +103,6 @@ class Handlers:
             yield messages, {**update, **emptied}, record
             emptied = {}
 
-    def end_answer(self, talk: Conversation) -> Any:
-        """Let the next question be sent, once the event of the one before has ended: Gradio ignores it until then."""
-        return gr.skip() if talk.is_busy else gr.update(**_READY)
-
     def retry(self, talk: Conversation, data: gr.RetryData, request: gr.Request, *values: object) -> Iterator[Any]:
         turn = talk.undo(turn_index(data))
         if turn is not None:
@@ -122,22 +118,6 @@ class Handlers:
     ) -> Iterator[Any]:
         text, _, files = self._examples[int(data.index) % len(self._examples)]
         yield from self._answer(talk, request, values, text, [str(self._examples_folder / file) for file in files])
-
-    def undo(self, talk: Conversation, data: gr.UndoData) -> Any:
-        turn = talk.undo(turn_index(data))
-        update = gr.update(**_READY)
-        if turn is not None:
-            update["value"] = {"text": turn.text, "files": [path for path in turn.files if Path(path).is_file()]}
-        return make_messages(talk.turns), update, make_record(talk.id, talk.turns)
-
-    def clear(self, talk: Conversation) -> Any:
-        forgotten = make_record(talk.id, ()) if talk.id else gr.skip()
-        talk.clear()
-        return [], gr.update(**_READY), forgotten
-
-    def begin_another(self, talk: Conversation) -> Any:
-        talk.clear()
-        return [], gr.update(**_READY)
 
     def restore(self, talk: Conversation, data: gr.EventData) -> Any:
         """Continue a stored conversation, or one from a file. Returns values for the chat, the input box, the record
@@ -176,12 +156,38 @@ class Handlers:
             _log.info("a conversation cannot be exported: %s", error)
             raise gr.Error(explain(error), print_exception=False) from None
 
-    def add_photo(self, path: str | None, value: dict[str, Any] | None) -> Any:
-        if path is None:
-            return gr.skip(), gr.skip(), gr.skip()
-        files = [*((value or {}).get("files") or []), path]
-        added = {"text": (value or {}).get("text") or "", "files": files}
-        return gr.update(value=added), gr.update(value=None, visible=False), False
 
-    def stop(self, talk: Conversation) -> None:
-        talk.stop()
+def end_answer(talk: Conversation) -> Any:
+    """Let the next question be sent, once the event of the one before has ended: Gradio ignores it until then."""
+    return gr.skip() if talk.is_busy else gr.update(**_READY)
+
+
+def undo_turn(talk: Conversation, data: gr.UndoData) -> Any:
+    turn = talk.undo(turn_index(data))
+    update = gr.update(**_READY)
+    if turn is not None:
+        update["value"] = {"text": turn.text, "files": [path for path in turn.files if Path(path).is_file()]}
+    return make_messages(talk.turns), update, make_record(talk.id, talk.turns)
+
+
+def clear_chat(talk: Conversation) -> Any:
+    forgotten = make_record(talk.id, ()) if talk.id else gr.skip()
+    talk.clear()
+    return [], gr.update(**_READY), forgotten
+
+
+def begin_another(talk: Conversation) -> Any:
+    talk.clear()
+    return [], gr.update(**_READY)
+
+
+def add_photo(path: str | None, value: dict[str, Any] | None) -> Any:
+    if path is None:
+        return gr.skip(), gr.skip(), gr.skip()
+    files = [*((value or {}).get("files") or []), path]
+    added = {"text": (value or {}).get("text") or "", "files": files}
+    return gr.update(value=added), gr.update(value=None, visible=False), False
+
+
+def stop_answer(talk: Conversation) -> None:
+    talk.stop()

@@ -11,7 +11,17 @@ import gradio as gr
 from seesay.ui import live
 from seesay.ui.chat import Conversation, Settings
 from seesay.ui.download import build_download
-from seesay.ui.handlers import FindClient, Handlers, make_title
+from seesay.ui.handlers import (
+    FindClient,
+    Handlers,
+    add_photo,
+    begin_another,
+    clear_chat,
+    end_answer,
+    make_title,
+    stop_answer,
+    undo_turn,
+)
 from seesay.ui.history import build_history
 from seesay.ui.timeline import STYLE_FILE as TIMELINE_STYLE_FILE
 from seesay.ui.uploads import make_uploads
@@ -211,16 +221,16 @@ def _connect(
         _on(chat.example_select, handlers.choose_example, inputs, shown),
     ]
     for answer in answers:
-        _on(answer.then, handlers.end_answer, [conversation], [box])
-    _on(chat.undo, handlers.undo, [conversation], shown)
-    _on(chat.clear, handlers.clear, [conversation], shown)
-    _on(new_button.click, handlers.begin_another, [conversation], [chat, box], js=_TELL_NEW)
+        _on(answer.then, end_answer, [conversation], [box])
+    _on(chat.undo, undo_turn, [conversation], shown)
+    _on(chat.clear, clear_chat, [conversation], shown)
+    _on(new_button.click, begin_another, [conversation], [chat, box], js=_TELL_NEW)
     _on(history.select, handlers.restore, [conversation], [*shown, controls.system_prompt])
     _on(download.select, handlers.export, inputs, [download])
-    _on(box.stop, handlers.stop, [conversation], None)
+    _on(box.stop, stop_answer, [conversation], None)
     is_camera_open = gr.State(False)
     _on(camera_button.click, _toggle, [is_camera_open], [is_camera_open, camera])
-    _on(camera.input, handlers.add_photo, [camera, box], [box, camera, is_camera_open])
+    _on(camera.input, add_photo, [camera, box], [box, camera, is_camera_open])
 
 
 def _connect_panel(button: gr.Button, panel: Any) -> None:

@@ -33,6 +33,43 @@ if TYPE_CHECKING:
 OutputSink = Callable[[OutputDelta], None]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontTimes:
+    """When the frontend received and prepared a request, as `time.perf_counter()` readings; and the seconds that its
+    media took."""
+
+    received_at: float
+    prepared_at: float = field(default_factory=time.perf_counter)
+    fetch_s: float = 0.0
+    decode_media_s: float = 0.0
+    preprocess_s: float = 0.0
+
+    def make_moments(self, report: TokenReport, now: float) -> StageMoments:
+        return StageMoments(
+            received_at_s=self.received_at,
+            prepared_at_s=self.prepared_at,
+            encoding_at_s=report.encoding_at_s,
+            encoded_at_s=report.encoded_at_s,
+            computing_at_s=report.computing_at_s,
+            first_token_at_s=report.first_token_at_s,
+            ended_at_s=now,
+        )
+
+    def make_timings(self, report: TokenReport, now: float) -> StageTimings:
+        first, computing = report.first_token_at_s, report.computing_at_s
+        return StageTimings(
+            fetch_s=self.fetch_s,
+            decode_media_s=self.decode_media_s,
+            preprocess_s=self.preprocess_s,
+            encode_queue_s=report.encode_queue_s,
+            encode_s=report.encode_s,
+            prefill_s=(first or now) - computing if computing is not None else 0.0,
+            decode_s=now - first if first is not None else 0.0,
+            time_to_first_token_s=first - self.received_at if first is not None else 0.0,
+            total_s=now - self.received_at,
+        )
+
+
 @dataclass(slots=True, kw_only=True)
 class LiveAnswer:
     """The frontend's half of a request that the core computes.
@@ -44,7 +81,6 @@ class LiveAnswer:
     media_places: of each media item in the request, for errors.
     thought: the thought with which the answer begins or may begin; None where none is to come.
     load_features: by index of a media item that was sent without arrays, how its features are made after all.
-    received_at, prepared_at: `time.perf_counter()` readings; other times are seconds.
     """
 
     request_id: int
@@ -54,15 +90,11 @@ class LiveAnswer:
     on_output: OutputSink
     streams: bool
     keeps_stop: bool
-    received_at: float
-    prepared_at: float = field(default_factory=time.perf_counter)
+    times: FrontTimes
     thought: ThoughtTracker | None = None
     media: tuple[MediaReport, ...] = ()
     media_places: Sequence[MediaPlace | None] = ()
     load_features: Mapping[int, Callable[[], Features]] = field(default_factory=dict)
-    fetch_s: float = 0.0
-    decode_media_s: float = 0.0
-    preprocess_s: float = 0.0
     num_tokens: int = 0
     num_output_tokens: int = 0
     logprob_sum: float = 0.0
@@ -188,8 +220,8 @@ class LiveAnswer:
                 accepted_prediction_tokens=report.num_accepted,
                 rejected_prediction_tokens=report.num_drafted - report.num_accepted,
             ),
-            timings=self._make_timings(report, now),
-            moments=self._make_moments(report, now),
+            timings=self.times.make_timings(report, now),
+            moments=self.times.make_moments(report, now),
             logits=self._cut(report.logits, self.params.output_logits),
             last_hidden_state=self._cut(report.hidden_states, self.params.output_last_hidden_state),
             mean_logprob=self._find_mean_logprob(),
@@ -213,31 +245,6 @@ class LiveAnswer:
         """How each media item was seen, and whether a tower ran for it."""
         return tuple(
             replace(media, is_cached=index not in report.encoded_items) for index, media in enumerate(self.media)
-        )
-
-    def _make_moments(self, report: TokenReport, now: float) -> StageMoments:
-        return StageMoments(
-            received_at_s=self.received_at,
-            prepared_at_s=self.prepared_at,
-            encoding_at_s=report.encoding_at_s,
-            encoded_at_s=report.encoded_at_s,
-            computing_at_s=report.computing_at_s,
-            first_token_at_s=report.first_token_at_s,
-            ended_at_s=now,
-        )
-
-    def _make_timings(self, report: TokenReport, now: float) -> StageTimings:
-        first, computing = report.first_token_at_s, report.computing_at_s
-        return StageTimings(
-            fetch_s=self.fetch_s,
-            decode_media_s=self.decode_media_s,
-            preprocess_s=self.preprocess_s,
-            encode_queue_s=report.encode_queue_s,
-            encode_s=report.encode_s,
-            prefill_s=(first or now) - computing if computing is not None else 0.0,
-            decode_s=now - first if first is not None else 0.0,
-            time_to_first_token_s=first - self.received_at if first is not None else 0.0,
-            total_s=now - self.received_at,
         )
 
 

@@ -15,7 +15,7 @@ from seesay.engine.commands import LoadedAdapter
 from seesay.engine.failures import explain
 from seesay.engine.front.answer_options import AnswerOptions, AnswerOptionsReader
 from seesay.engine.front.embedding import check_vectors
-from seesay.engine.front.live_answer import LiveAnswer, OutputSink
+from seesay.engine.front.live_answer import FrontTimes, LiveAnswer, OutputSink
 from seesay.engine.front.prompt_builder import PromptBuilder
 from seesay.engine.front.recording import Recorder
 from seesay.engine.front.request_facts import wants_answer
@@ -189,14 +189,16 @@ class RequestPreparer:
             on_output=on_output,
             streams=request.streams,
             keeps_stop=request.gen_config.include_stop_str_in_output,
-            received_at=received_at,
+            times=FrontTimes(
+                received_at=received_at,
+                fetch_s=sum(item.fetch_s for item in media),
+                decode_media_s=sum(item.decode_s for item in media),
+                preprocess_s=sum(item.preprocess_s for item in media),
+            ),
             thought=None if thought is None else ThoughtTracker(thought, self._texts.tokenizer.spell_token),
             media=tuple(map(partial(_report, self._coordinates), media, prompt.items)),
             media_places=[item.place for item in media],
             load_features={i: item.load_features for i, item in enumerate(media) if item.load_features is not None},
-            fetch_s=sum(item.fetch_s for item in media),
-            decode_media_s=sum(item.decode_s for item in media),
-            preprocess_s=sum(item.preprocess_s for item in media),
         )
         token_request = TokenRequest(
             request_id=request_id,

@@ -122,7 +122,7 @@ class Recorder:
             "version": __version__,
             "model": self._model,
             "weights": self._weights,
-            "arrived_at": time.time() - (time.perf_counter() - answer.received_at),
+            "arrived_at": time.time() - (time.perf_counter() - answer.times.received_at),
             "tokens": _shrink(prompt),
             "num_prompt_tokens": len(prompt.token_ids),
             "num_continued": prompt.num_answer_tokens,

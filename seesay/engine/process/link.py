@@ -77,25 +77,12 @@ class Link(Generic[S, R]):
         self._is_closed = False
         self._process_id = os.getpid()
         try:
-            self._outgoing = self._open(zmq.PUSH, folder, is_child)
-            self._incoming = self._open(zmq.PULL, folder, is_child)
+            self._outgoing = _open(self._context, zmq.PUSH, folder, is_child=is_child)
+            self._incoming = _open(self._context, zmq.PULL, folder, is_child=is_child)
             self._writer = Writer(self._outgoing, files, limits)
         except BaseException:
             self._context.destroy(linger=0)
             raise
-
-    def _open(self, kind: int, folder: Path, is_child: bool) -> zmq.Socket[bytes]:
-        end = self._context.socket(kind)
-        end.setsockopt(zmq.SNDHWM, _MAX_MESSAGES)
-        end.setsockopt(zmq.RCVHWM, _MAX_MESSAGES)
-        end.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
-        to_child = (kind == zmq.PUSH) != is_child
-        address = f"ipc://{folder}/{'to' if to_child else 'from'}"
-        if is_child:
-            end.connect(address)
-        else:
-            end.bind(address)
-        return end
 
     def send(self, message: S, done: Done | None = None) -> None:
         """Send a message, without waiting for the other process. Raises `LinkClosedError`, `TypeError` for what cannot
@@ -165,20 +152,10 @@ class Link(Generic[S, R]):
         """Return the large arrays of a message."""
         num_bytes, number, has_descriptor = SHARED.unpack(place)
         if number == OWN_MEMORY:
-            return map_shared(self._receive_descriptor(), num_bytes)
+            return map_shared(_receive_descriptor(self._files), num_bytes)
         if has_descriptor:
-            self._segments_of_peer.add(number, self._receive_descriptor())
+            self._segments_of_peer.add(number, _receive_descriptor(self._files))
         return self._segments_of_peer.view(number, num_bytes)
-
-    def _receive_descriptor(self) -> int:
-        """Return the next descriptor, which came before its message: there is nothing to wait for."""
-        try:
-            mark, descriptors, _, _ = socket.recv_fds(self._files, len(FD_MARK), 1)
-        except OSError as error:
-            raise LinkClosedError(f"shared memory could not be received: {error}") from error
-        if mark != FD_MARK or len(descriptors) != 1:
-            raise LinkClosedError("the other process ended in the middle of a message")
-        return descriptors[0]
 
     def close(self, *, delivers: bool = False) -> None:
         """End the link; with `delivers`, what was sent goes out first, for a moment at most. A peer that has left more
@@ -203,6 +180,31 @@ def receive_next(link: Link[S, R]) -> R:
     while not link.wait(None):
         pass
     return link.receive()
+
+
+def _open(context: zmq.Context[zmq.Socket[bytes]], kind: int, folder: Path, *, is_child: bool) -> zmq.Socket[bytes]:
+    end = context.socket(kind)
+    end.setsockopt(zmq.SNDHWM, _MAX_MESSAGES)
+    end.setsockopt(zmq.RCVHWM, _MAX_MESSAGES)
+    end.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
+    to_child = (kind == zmq.PUSH) != is_child
+    address = f"ipc://{folder}/{'to' if to_child else 'from'}"
+    if is_child:
+        end.connect(address)
+    else:
+        end.bind(address)
+    return end
+
+
+def _receive_descriptor(files: socket.socket) -> int:
+    """Return the next descriptor, which came before its message: there is nothing to wait for."""
+    try:
+        mark, descriptors, _, _ = socket.recv_fds(files, len(FD_MARK), 1)
+    except OSError as error:
+        raise LinkClosedError(f"shared memory could not be received: {error}") from error
+    if mark != FD_MARK or len(descriptors) != 1:
+        raise LinkClosedError("the other process ended in the middle of a message")
+    return descriptors[0]
 
 
 def _keep(kind: Any, value: Any) -> Any:

@@ -35,7 +35,7 @@ class Window:
     def check_time(self, time_s: float) -> None:
         """Raise `ApiError` 400 for a time before that of the last frame."""
         try:
-            self.conversation.check_time(time_s)
+            self.conversation.times.check(time_s)
         except ValueError as error:
             raise bad_request(str(error), "time_s") from None
 

@@ -118,7 +118,7 @@ class Worker:
                         await self._put(message)
             text = answer.text if answer.last is not None else answer.text or None
             media = () if answer.last is None else answer.last.media
-            end = answer.make_end(session.window.conversation.add_times(media, request.prompt))
+            end = answer.make_end(session.window.conversation.times.add_to(media, request.prompt))
         except Exception as error:
             if not isinstance(error, ApiError):
                 logger.exception("%s: a question of a live session failed", session.caller.request_id)

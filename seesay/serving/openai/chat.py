@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, Request
@@ -15,16 +14,15 @@ from starlette.responses import JSONResponse, Response
 from seesay.engine.front.choices import choices_of
 from seesay.serving.errors import bad_request
 from seesay.serving.http.bodies import make_api_router, off_loop
-from seesay.serving.http.streaming import EventStream, LastEvents, describe_events, encode_json
+from seesay.serving.http.streaming import EventStream, LastEvents, describe_events
 from seesay.serving.openai.answer_models import ChatCompletion
 from seesay.serving.openai.chat_message import MessageStream, find_finish_reason, make_message, make_stop_field
 from seesay.serving.openai.logprobs import TokenSpeller
 from seesay.serving.openai.protocol import ChatCompletionRequest
 from seesay.serving.openai.shape_fields import ShapeFields
-from seesay.serving.openai.stream_usage import StreamUsage
+from seesay.serving.openai.stream_chunks import ChunkWriter
 from seesay.serving.openai.tool_fields import read_chat_tools
 from seesay.serving.openai.wire import (
-    DONE,
     FINGERPRINT,
     make_details,
     make_error_event,
@@ -42,8 +40,6 @@ from seesay.values import GenerationRequest, OutputDelta
 
 if TYPE_CHECKING:
     from seesay.values.prompt_logprobs import PromptLogprobs
-
-_HOLE = "\x00"  # placeholder in a pre-rendered event: JSON encodes it in one way, and no model name contains it
 
 
 def make_router(state: ServerState) -> APIRouter:
@@ -126,11 +122,9 @@ class ChatReply:
         self._speller = TokenSpeller(state.engine.tokenizer, as_ids=bool(body.return_tokens_as_token_ids))
         self._returns_ids = bool(body.return_token_ids)
         self._shapes = ShapeFields.of_request(body.return_boxes, self.reading.grammar)
-        self._usage = StreamUsage(body.stream_options)
         self._wants_timings = wants_timings(http)
         answer_id = body.name_answer("chatcmpl-", make_id("chatcmpl-"))
         self.caller = caller_of(http.scope, body.rid or body.request_id, answer_id)
-        self._frames: dict[int, bytes] = {}  # pre-rendered event with `_HOLE` in place of the text, by choice
         self._head = {
             "id": answer_id,
             "object": "chat.completion.chunk" if body.stream else "chat.completion",
@@ -138,7 +132,7 @@ class ChatReply:
             "model": state.name_model(body.model),
             "system_fingerprint": FINGERPRINT,
         }
-        self._head_json = encode_json(self._head)[:-1]
+        self._chunks = ChunkWriter(self._head, "delta", body.stream_options)
 
     # --- complete --------------------------------------------------------------------------------------------------
 
@@ -193,7 +187,7 @@ class ChatReply:
                     events.append(self._make_begin(index))
                     if not self.reading.is_plain:
                         messages[index] = MessageStream(self.reading, is_thinking=delta.is_thinking)
-                self._usage.add(index, delta)
+                self._chunks.usage.add(index, delta)
                 self._shapes.add(index, delta)
                 if delta.prompt_logprobs is not None:
                     events.append(await self._make_prompt(index, delta.prompt_logprobs))
@@ -206,28 +200,29 @@ class ChatReply:
                     tally.add(index, delta)
                     events.append(self._make_finish(index, delta, messages.get(index), tally, num_left=num_left))
                     if not num_left:
-                        events += self._make_end(tally)
+                        details = make_details(tally) if self._wants_timings else None
+                        events += self._chunks.write_end(make_usage(tally), details)
                 if events:
                     yield b"".join(events) if num_left else LastEvents(b"".join(events))
 
     async def _make_prompt(self, index: int, prompt_logprobs: PromptLogprobs) -> bytes:
         given = await asyncio.to_thread(self._speller.prompt_field, prompt_logprobs)
         choice = {"index": index, "delta": {}, "logprobs": None, "finish_reason": None}
-        return await asyncio.to_thread(self._encode, {"choices": [choice], **given})
+        return await asyncio.to_thread(self._chunks.encode, {"choices": [choice], **given})
 
     def _make_begin(self, index: int) -> bytes:
         content = self._echo or (None if self.reading.tools.callable else "")
-        return self._make_chunk(index, {"role": "assistant", "content": content})
+        return self._chunks.write(index, {"role": "assistant", "content": content})
 
     def _make_finish(
         self, index: int, last: OutputDelta, message: MessageStream | None, tally: Tally, *, num_left: int
     ) -> bytes:
-        is_last = not num_left and not self._usage.is_wanted
+        is_last = not num_left and not self._chunks.usage.is_wanted
         details = make_details(tally) if is_last and self._wants_timings else None
         has_calls = message is not None and message.has_calls
         reason = find_finish_reason(last.finish_reason or "", has_calls=has_calls)
         more = {**make_stop_field(last), **self._shapes.end(index, last)}
-        return self._make_chunk(index, {}, finish_reason=reason, details=details, more=more)
+        return self._chunks.write(index, {}, finish_reason=reason, details=details, more=more)
 
     def _make_parts(self, index: int, parts: list[dict[str, object]], delta: OutputDelta) -> list[bytes]:
         """Return the events of an answer with more than text. The first has the tokens of the delta, also where they
@@ -237,53 +232,18 @@ class ChatReply:
         first, *others = parts or [{}]
         logprobs = self._make_logprobs(delta.token_ids, delta.logprobs or ())
         token_ids = list(delta.token_ids) if self._returns_ids else None
-        begin = self._make_chunk(index, first, logprobs=logprobs, token_ids=token_ids)
-        return [begin, *(self._make_chunk(index, part) for part in others)]
-
-    def _make_end(self, tally: Tally) -> list[bytes]:
-        if not self._usage.is_wanted:
-            return [DONE]
-        details = {"seesay": make_details(tally)} if self._wants_timings else {}
-        return [self._encode({"choices": [], "usage": make_usage(tally), **details}), DONE]
+        begin = self._chunks.write(index, first, logprobs=logprobs, token_ids=token_ids)
+        return [begin, *(self._chunks.write(index, part) for part in others)]
 
     def _says_something(self, delta: OutputDelta) -> bool:
         return bool(delta.text or (delta.token_ids and (self._returns_ids or self._wants_logprobs)))
 
     def _make_content(self, index: int, delta: OutputDelta) -> bytes:
-        if not (self._returns_ids or self._wants_logprobs or self._usage.is_continuous):
-            # The most frequent event by far: everything but the text is rendered once.
-            return self._content_frame(index) % encode_json(delta.text).encode()
-        return self._make_chunk(
+        if not (self._returns_ids or self._wants_logprobs or self._chunks.usage.is_continuous):
+            return self._chunks.write_content(index, delta.text)
+        return self._chunks.write(
             index,
             {"content": delta.text},
             logprobs=self._make_logprobs(delta.token_ids, delta.logprobs or ()),
             token_ids=list(delta.token_ids) if self._returns_ids else None,
         )
-
-    def _content_frame(self, index: int) -> bytes:
-        frame = self._frames.get(index)
-        if frame is None:
-            event = self._make_chunk(index, {"content": _HOLE}).replace(b"%", b"%%")
-            frame = self._frames[index] = event.replace(encode_json(_HOLE).encode(), b"%s")
-        return frame
-
-    def _make_chunk(
-        self,
-        index: int,
-        delta: dict[str, Any],
-        *,
-        logprobs: dict[str, Any] | None = None,
-        finish_reason: str | None = None,
-        details: dict[str, Any] | None = None,
-        token_ids: list[int] | None = None,
-        more: Mapping[str, Any] = MappingProxyType({}),
-    ) -> bytes:
-        ids = {} if token_ids is None else {"token_ids": token_ids}
-        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason, **ids, **more}
-        usage = self._usage.of(index)
-        seesay = {} if details is None else {"seesay": details}
-        return self._encode({"choices": [choice], **usage, **seesay})
-
-    def _encode(self, rest: dict[str, object]) -> bytes:
-        """Return a chunk: the fields that all have, and the others."""
-        return f"data: {self._head_json},{encode_json(rest)[1:]}\n\n".encode()

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -18,15 +17,14 @@ from seesay.engine.front.choices import choices_of, find_best
 from seesay.errors import show
 from seesay.serving.errors import bad_request
 from seesay.serving.http.bodies import make_api_router, off_loop
-from seesay.serving.http.streaming import EventStream, describe_events, make_event
+from seesay.serving.http.streaming import EventStream, describe_events
 from seesay.serving.openai.answer_models import Completion
 from seesay.serving.openai.chat_message import make_stop_field
 from seesay.serving.openai.logprobs import TokenSpeller
 from seesay.serving.openai.offsets import TextOffsets, spell_prompt
 from seesay.serving.openai.protocol import CompletionRequest
-from seesay.serving.openai.stream_usage import StreamUsage
+from seesay.serving.openai.stream_chunks import ChunkWriter
 from seesay.serving.openai.wire import (
-    DONE,
     FINGERPRINT,
     make_details,
     make_error_event,
@@ -182,7 +180,6 @@ class CompletionReply:
         self._state = state
         self._speller = TokenSpeller(state.engine.tokenizer, as_ids=bool(body.return_tokens_as_token_ids))
         self._returns_ids = bool(body.return_token_ids)
-        self._usage = StreamUsage(body.stream_options)
         self._wants_timings = wants_timings(http)
         answer_id = body.name_answer("cmpl-", make_id("cmpl-"))
         self.caller = caller_of(http.scope, body.rid or body.request_id, answer_id)
@@ -196,6 +193,7 @@ class CompletionReply:
             "model": state.name_model(body.model),
             "system_fingerprint": FINGERPRINT,
         }
+        self._chunks = ChunkWriter(self._head, "text", body.stream_options)
 
     async def prepare_echo(self) -> None:
         """Find the texts and tokens of the prompts, if answers echo them."""
@@ -282,7 +280,7 @@ class CompletionReply:
         answering = self._state.answering
         async with aclosing(answering.deltas(self.requests, caller=self.caller, names=self.names)) as deltas:
             async for index, delta in deltas:
-                self._usage.add(index, delta)
+                self._chunks.usage.add(index, delta)
                 if index not in offsets:
                     offsets[index] = self._make_offsets(index // self._num_choices)
                     if self._echoes or delta.prompt_logprobs is not None:
@@ -290,27 +288,25 @@ class CompletionReply:
                 if self._says_something(delta):
                     logprobs = self._make_delta_logprobs(delta, offsets[index])
                     token_ids = list(delta.token_ids) if self._returns_ids else None
-                    yield self._make_chunk(index, delta.text, logprobs=logprobs, token_ids=token_ids)
+                    yield self._chunks.write(index, delta.text, logprobs=logprobs, token_ids=token_ids)
                 if delta.finish_reason is not None:
                     num_left -= 1
                     tally.add(index, delta)
-                    is_last = not num_left and not self._usage.is_wanted
+                    is_last = not num_left and not self._chunks.usage.is_wanted
                     details = make_details(tally) if is_last and self._wants_timings else None
                     ending = make_stop_field(delta)
                     reason = delta.finish_reason
-                    yield self._make_chunk(index, "", finish_reason=reason, details=details, more=ending)
-        if self._usage.is_wanted:
-            details = {"seesay": make_details(tally)} if self._wants_timings else {}
-            yield make_event({**self._head, "choices": [], "usage": make_usage(tally), **details})
-        yield DONE
+                    yield self._chunks.write(index, "", finish_reason=reason, details=details, more=ending)
+        for event in self._chunks.write_end(make_usage(tally), make_details(tally) if self._wants_timings else None):
+            yield event
 
     async def _make_echo(self, index: int, delta: OutputDelta) -> bytes:
         """Return the event that begins a choice: what it echoes, and the log-probabilities of the prompt."""
         which, given = index // self._num_choices, delta.prompt_logprobs
         if given is None:
-            return self._make_chunk(index, self._echo_texts[which])
+            return self._chunks.write(index, self._echo_texts[which])
         return await asyncio.to_thread(
-            lambda: self._make_chunk(
+            lambda: self._chunks.write(
                 index,
                 self._echo_texts[which],
                 logprobs=self._make_echo_logprobs(which, given),
@@ -326,21 +322,3 @@ class CompletionReply:
             return None
         starts = offsets.push(delta.token_ids)
         return self._speller.completion_entries(delta.token_ids, delta.logprobs or (), self._num_top, starts)
-
-    def _make_chunk(
-        self,
-        index: int,
-        text: str,
-        *,
-        logprobs: dict[str, Any] | None = None,
-        finish_reason: str | None = None,
-        details: dict[str, Any] | None = None,
-        token_ids: list[int] | None = None,
-        more: Mapping[str, Any] = MappingProxyType({}),
-    ) -> bytes:
-        ids = {} if token_ids is None else {"token_ids": token_ids}
-        choice = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish_reason, **ids}
-        choice |= more
-        usage = self._usage.of(index)
-        seesay = {} if details is None else {"seesay": details}
-        return make_event({**self._head, "choices": [choice], **usage, **seesay})

@@ -15,7 +15,7 @@ from seesay.serving.requests.state import ServerState
 _NUM_DIGITS = 4
 
 
-def make_item_id(prefix: str, response_id: str, index: int) -> str:
+def make_item_id(response_id: str, prefix: str, index: int) -> str:
     """Return the id of an item in the output of a response, from which the response is found."""
     return f"{prefix}{response_id.partition('_')[2]}{index:0{_NUM_DIGITS}x}"
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -65,12 +67,12 @@ def make_router(state: ServerState) -> APIRouter:
             queued = reply.make_queued()
             owner = owner_of(http.scope)
             if body.stream:
-                await background.start(owner, queued, reply.stream_later, reply.make_error_event)
-                return EventStream(background.follow(owner, queued.body["id"]), render_error=reply.make_error_event)
+                await background.start(owner, queued, reply.stream_later, reply.events.write_error)
+                return EventStream(background.follow(owner, queued.body["id"]), render_error=reply.events.write_error)
             await background.start(owner, queued, reply.answer_later)
             return JSONResponse(queued.body)
         if body.stream:
-            return EventStream(reply.stream(), render_error=reply.make_error_event)
+            return EventStream(reply.stream(), render_error=reply.events.write_error)
         answers = await state.answering.collect([reply.request], receive=http.receive, caller=reply.caller, names=names)
         return JSONResponse(await reply.complete(answers[0]))
 
@@ -104,6 +106,22 @@ async def _find_earlier(state: ServerState, http: Request, body: ResponseRequest
     if (status := stored.body["status"]) not in ("completed", "incomplete"):
         raise bad_request(f"{_PREVIOUS}: that response has no answer, its status is {status!r}", _PREVIOUS)
     return stored.messages
+
+
+class ResponseEvents:
+    """Renders the events of one response, which are numbered."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count()
+
+    def write(self, kind: str, **data: object) -> bytes:
+        name = f"response.{kind}"
+        return make_event({"type": name, "sequence_number": next(self._numbers), **data}, name=name)
+
+    def write_error(self, error: ApiError) -> bytes:
+        """Return the event that ends a failed response."""
+        data = {"type": "error", "code": error.code, "message": error.message, "param": error.param}
+        return make_event({**data, "sequence_number": next(self._numbers)}, name="error")
 
 
 class ResponseReply:
@@ -152,12 +170,12 @@ class ResponseReply:
         self._id = make_id("resp_")
         self.caller = caller_of(http.scope, answer_id=self._id)
         self._created_at = int(time.time())
-        self._num_events = 0
+        self.events = ResponseEvents()
         self._finished: dict[str, Any] = {}
 
     async def complete(self, answer: Answer) -> dict[str, Any]:
         """Return the `ResponseObject` as JSON, and store it unless the request has `store=false`."""
-        writer = OutputWriter(make_no_event, self._make_item_id)
+        writer = OutputWriter(make_no_event, partial(make_item_id, self._id))
         parser = self.reading.open(is_thinking=answer.last.is_thinking)
         whole = replace(
             answer.last, text=answer.text, token_ids=tuple(answer.token_ids), logprobs=tuple(answer.logprobs)
@@ -174,8 +192,8 @@ class ResponseReply:
     async def stream_later(self, progress: Progress) -> StoredResponse:
         """Return the complete response, and tell its events."""
         queued, has_begun = self._make_response("queued", []), False
-        await progress.tell(self._event("created", response=queued))
-        await progress.tell(self._event("queued", response=queued))
+        await progress.tell(self.events.write("created", response=queued))
+        await progress.tell(self.events.write("queued", response=queued))
         async with aclosing(self.stream()) as events:
             async for event in events:
                 if not has_begun:
@@ -267,7 +285,7 @@ class ResponseReply:
     async def stream(self) -> AsyncGenerator[bytes, None]:
         """Yield the events that OpenAI's client expects, from `response.created` to `response.completed` or
         `.incomplete`."""
-        writer = OutputWriter(self._event, self._make_item_id)
+        writer = OutputWriter(self.events.write, partial(make_item_id, self._id))
         parser: AnswerParser | None = None
         answering, names = self._state.answering, self.reading.names
         async with aclosing(answering.deltas([self.request], caller=self.caller, names=names)) as deltas:
@@ -276,8 +294,8 @@ class ResponseReply:
                     parser = self.reading.open(is_thinking=delta.is_thinking)
                     response = self._make_response("in_progress", [])
                     if not self._body.background:  # there it was queued before
-                        yield self._event("created", response=response)
-                    yield self._event("in_progress", response=response)
+                        yield self.events.write("created", response=response)
+                    yield self.events.write("in_progress", response=response)
                 logprobs = self._spell(delta.token_ids, delta.logprobs or ())
                 for part in self._read(parser, delta):
                     for event in writer.write(part, logprobs):
@@ -285,7 +303,7 @@ class ResponseReply:
         for event in writer.finish(_find_status(delta)):
             yield event
         response = await self._finish(writer.items, delta)
-        yield self._event(response["status"], response=response)
+        yield self.events.write(response["status"], response=response)
 
     def _read(self, parser: AnswerParser, delta: OutputDelta) -> list[AnswerPart]:
         """Return the parts that a delta adds. Log-probabilities come with text, even if that is empty."""
@@ -293,22 +311,6 @@ class ResponseReply:
             return [ContentText(delta.text)] if delta.text or delta.logprobs else []
         parts = parser.feed(delta.text)
         return parts if delta.finish_reason is None else [*parts, *parser.finish()]
-
-    def make_error_event(self, error: ApiError) -> bytes:
-        """Return the event that ends a failed response."""
-        data = {"type": "error", "code": error.code, "message": error.message, "param": error.param}
-        return make_event({**data, "sequence_number": self._take_number()}, name="error")
-
-    def _make_item_id(self, prefix: str, index: int) -> str:
-        return make_item_id(prefix, self._id, index)
-
-    def _event(self, kind: str, **data: object) -> bytes:
-        name = f"response.{kind}"
-        return make_event({"type": name, "sequence_number": self._take_number(), **data}, name=name)
-
-    def _take_number(self) -> int:
-        self._num_events += 1
-        return self._num_events - 1
 
 
 def _echo_tool(tool: Any) -> dict[str, Any]:

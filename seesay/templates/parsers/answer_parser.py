@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from seesay.templates.parsers.call_sink import CallSink
+from seesay.templates.parsers.call_sink import CallableTools, CallSink
 from seesay.templates.parsers.parts import AnswerPart, ContentText, ReasoningText
 from seesay.templates.parsers.reasoning import ReasoningFormat
 from seesay.templates.parsers.text_source import MalformedError, TextSource, Waiting
@@ -67,7 +67,9 @@ class FormatParser:
     ) -> None:
         """calls_alone: an answer whose text does not begin with calls has none."""
         self._source = TextSource()
-        self._sink = CallSink(self._source, streams_calls=streams_calls, tools=tools, takes_loose=not calls_alone)
+        self._sink = CallSink(
+            self._source, streams_calls=streams_calls, tools=CallableTools(tools), takes_loose=not calls_alone
+        )
         self._reasoning = reasoning
         self._tool_format = tool_format
         self._is_thinking = is_thinking
@@ -116,11 +118,11 @@ class FormatParser:
         if format.begins_answer:
             yield from source.skip_space(sink.add_content)
             yield from self._try_calls(format)
-        if not format.markers or (self._calls_alone and not sink.has_calls and not (yield from self._begins(format))):
+        if not format.markers or (self._calls_alone and not sink.num_calls and not (yield from self._begins(format))):
             yield from source.read_all(sink.add_content)
         while format.markers and (yield from source.read_until(format.markers, sink.add_content)) is not None:
             yield from self._try_calls(format)
-        if sink.has_calls:
+        if sink.num_calls:
             sink.drop_space()
         sink.flush_space(ContentText)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from seesay.templates.parsers.parts import (
@@ -19,57 +20,55 @@ from seesay.templates.parsers.text_source import MalformedError, TextSource
 MAX_NAME_CHARS = 256
 
 
+@dataclass(frozen=True, slots=True)
+class CallableTools:
+    """The functions that the model may call, as chat completions have them."""
+
+    tools: Sequence[Mapping[str, object]]
+
+    def __bool__(self) -> bool:
+        return bool(self.tools)
+
+    def schema_of(self, name: str) -> Mapping[str, Any]:
+        """Return the JSON Schema of a function's arguments; an empty one if it is not known."""
+        schema = next((one.get("parameters") for one in self._functions() if one.get("name") == name), None)
+        return schema if isinstance(schema, Mapping) else {}
+
+    def may_be_loose(self, name: str) -> bool:
+        """Return whether there is a function of this name that is not strict."""
+        return any(one.get("name") == name and not one.get("strict") for one in self._functions())
+
+    def _functions(self) -> Iterator[Mapping[str, Any]]:
+        return (one for tool in self.tools if isinstance(one := tool.get("function"), Mapping))
+
+
 class CallSink:
     """The parts of one answer.
 
+    num_calls: calls that have ended. has_text: whether there was text for the reader of the answer.
+    tools: the functions that the model may call.
     streams_calls: hand out a call as it is read. Otherwise a call is handed out once it is complete, so that a
         malformed one can become content.
-    tools: the functions that the model may call, as chat completions have them.
     takes_loose: whether a call may also stand where the format has none (`start_call`).
     """
 
-    def __init__(
-        self, source: TextSource, *, streams_calls: bool, tools: Sequence[Mapping[str, object]], takes_loose: bool
-    ) -> None:
+    def __init__(self, source: TextSource, *, streams_calls: bool, tools: CallableTools, takes_loose: bool) -> None:
         self._source = source
         self._takes_loose = takes_loose
-        self._has_text = False
+        self.has_text = False
         self._streams_calls = streams_calls
-        self._tools = tools
+        self.tools = tools
         self._parts: list[AnswerPart] = []
         self._held: list[AnswerPart] = []
         self._space: list[str] = []
-        self._num_calls = 0
+        self.num_calls = 0
         self._is_open = False
         self._is_held = False
-
-    @property
-    def has_calls(self) -> bool:
-        return self._num_calls > 0
-
-    @property
-    def has_text(self) -> bool:
-        """Whether there was text for the reader of the answer."""
-        return self._has_text
-
-    @property
-    def takes_calls(self) -> bool:
-        """Whether the request has functions that may be called."""
-        return bool(self._tools)
 
     def take(self) -> list[AnswerPart]:
         """Return the parts that were not handed out yet."""
         parts, self._parts = self._parts, []
         return join_parts(parts)
-
-    def schema_of(self, name: str) -> Mapping[str, Any]:
-        """Return the JSON Schema of a function's arguments; an empty one if it is not known."""
-        for tool in self._tools:
-            function = tool.get("function")
-            if isinstance(function, Mapping) and function.get("name") == name:
-                schema = function.get("parameters")
-                return schema if isinstance(schema, Mapping) else {}
-        return {}
 
     # --- text ---------------------------------------------------------------------------------------------------------
 
@@ -94,7 +93,7 @@ class CallSink:
     def _add_text(self, text: str, kind: type[ContentText | ReasoningText]) -> None:
         end = len(text.rstrip())
         if end:
-            self._has_text |= kind is ContentText
+            self.has_text |= kind is ContentText
             self.flush_space(kind)
             self._parts.append(kind(text[:end]))
         if end < len(text):
@@ -108,21 +107,21 @@ class CallSink:
         MalformedError for a text that cannot be a function's name."""
         if not name or len(name) > MAX_NAME_CHARS or not name.isprintable() or name != name.strip():
             raise MalformedError
-        if is_loose and not self._may_be_loose(name):
+        if is_loose and not (self._takes_loose and self.tools.may_be_loose(name)):
             raise MalformedError
         self._is_open = True
         self._is_held = is_loose
-        self._add(CallStart(self._num_calls, name))
+        self._add(CallStart(self.num_calls, name))
 
     def add_arguments(self, text: str) -> None:
-        self._add(CallArguments(self._num_calls, text))
+        self._add(CallArguments(self.num_calls, text))
 
     def end_call(self) -> None:
         """End a call, after all of its text was read. It can become content no more."""
-        self._add(CallEnd(self._num_calls))
+        self._add(CallEnd(self.num_calls))
         self._parts += self._held
         self._held.clear()
-        self._num_calls += 1
+        self.num_calls += 1
         self._is_open = False
         self._space.clear()
         self._source.forget_taken()
@@ -135,7 +134,7 @@ class CallSink:
         self._held.clear()
         if self._is_open and self._streams_calls and not self._is_held:
             self._is_open = False
-            self._num_calls += 1
+            self.num_calls += 1
             return
         self._is_open = False
         self._add_text(text, ContentText)
@@ -145,9 +144,3 @@ class CallSink:
         if is_streamed:
             self._space.clear()
         (self._parts if is_streamed else self._held).append(part)
-
-    def _may_be_loose(self, name: str) -> bool:
-        if not self._takes_loose:
-            return False
-        functions = [tool.get("function") for tool in self._tools]
-        return any(isinstance(one, Mapping) and one.get("name") == name and not one.get("strict") for one in functions)

@@ -84,7 +84,7 @@ class HarmonyMessages(ToolFormat):
 
 
 def _read_call(source: TextSource, sink: CallSink, name: str) -> Waiting[None]:
-    if not sink.takes_calls:
+    if not sink.tools:
         raise MalformedError
     yield from source.skip_space()
     sink.start_call(name)

@@ -22,6 +22,7 @@ from seesay.templates.parsers.call_syntax import (
 from seesay.templates.parsers.text_source import MalformedError, TextSource, Waiting
 from seesay.templates.parsers.tool_format import ToolFormat
 
+_CALL, _ARGUMENT = "invoke", "parameter"
 _QUOTED = re.compile(r'[^"<>\n]+')
 
 
@@ -44,7 +45,7 @@ class InvokeCalls(ToolFormat):
 
     @property
     def tokens(self) -> tuple[str, ...]:
-        return (self.begin, self.end, self._value_end, self._call_end)
+        return (self.begin, self.end, self._end(_ARGUMENT), self._end(_CALL))
 
     def read(self, source: TextSource, sink: CallSink) -> Waiting[None]:
         yield from source.expect(self.begin)
@@ -52,7 +53,7 @@ class InvokeCalls(ToolFormat):
         while True:
             yield from self._read_call(source, sink)
             yield from source.skip_space()
-            is_followed = yield from source.starts_with(self._call_begin)
+            is_followed = yield from source.starts_with(self._begin(_CALL))
             if not is_followed:
                 yield from source.expect_or_end(self.end)
             sink.end_call()
@@ -60,22 +61,22 @@ class InvokeCalls(ToolFormat):
                 return
 
     def _read_call(self, source: TextSource, sink: CallSink) -> Waiting[None]:
-        yield from source.expect(self._call_begin)
+        yield from source.expect(self._begin(_CALL))
         name = yield from source.read_up_to(_QUOTED, MAX_NAME_CHARS)
         yield from source.expect('">')
         sink.start_call(name)
-        schemas = {argument.name: argument.schema for argument in list_arguments(sink.schema_of(name))}
+        schemas = {argument.name: argument.schema for argument in list_arguments(sink.tools.schema_of(name))}
         sink.add_arguments("{")
         comma = ""
         while True:
             yield from source.skip_space()
-            if not (yield from source.try_read(self._key_begin)):
+            if not (yield from source.try_read(self._begin(_ARGUMENT))):
                 break
             key = yield from source.read_up_to(_QUOTED, MAX_NAME_CHARS)
             value = yield from self._read_value(source, schemas.get(key, True))
             sink.add_arguments(f"{comma}{json.dumps(key, ensure_ascii=False)}: {value}")
             comma = ", "
-        yield from source.expect(self._call_end)
+        yield from source.expect(self._end(_CALL))
         sink.add_arguments("}")
 
     def _read_value(self, source: TextSource, schema: object) -> Waiting[str]:
@@ -87,9 +88,9 @@ class InvokeCalls(ToolFormat):
         if is_text is None:
             yield from source.expect('">')
         pieces: list[str] = []
-        if (yield from source.read_until([self._value_end], pieces.append)) is None:
+        if (yield from source.read_until([self._end(_ARGUMENT)], pieces.append)) is None:
             raise MalformedError
-        yield from source.expect(self._value_end)
+        yield from source.expect(self._end(_ARGUMENT))
         text = "".join(pieces)
         if is_text:
             return json.dumps(text, ensure_ascii=False)
@@ -97,10 +98,10 @@ class InvokeCalls(ToolFormat):
 
     def write(self, functions: Sequence[Function]) -> CallSyntax:
         return CallSyntax(
-            begin=f"{self.begin}\n{self._call_begin}",
+            begin=f"{self.begin}\n{self._begin(_CALL)}",
             calls=[self._write_call(function) for function in functions],
             end=f"\n{self.end}",
-            separator=f"\n{self._call_begin}",
+            separator=f"\n{self._begin(_CALL)}",
         )
 
     def _write_call(self, function: Function) -> list[Piece]:
@@ -108,39 +109,29 @@ class InvokeCalls(ToolFormat):
         if takes_any(function.schema):
             key = regex_form("[A-Za-z_][A-Za-z0-9_]{0,63}")
             before = self._key_ends(False)
-            written: list[Piece] = [self._key_begin, key, before, json_form(True), f"{self._value_end}\n"]
+            written: list[Piece] = [self._begin(_ARGUMENT), key, before, json_form(True), f"{self._end(_ARGUMENT)}\n"]
             pieces.append({"type": "star", "content": sequence_form(written)})
         for argument in () if takes_any(function.schema) else list_arguments(function.schema):
             written = self._write_argument(argument)
             pieces.append(sequence_form(written) if argument.is_required else optional_form(written))
-        return [*pieces, self._call_end]
+        return [*pieces, self._end(_CALL)]
 
     def _write_argument(self, argument: Argument) -> list[Piece]:
         is_text = find_kind(argument.schema) == "text"
-        before = f"{self._key_begin}{argument.name}{self._key_ends(is_text)}"
+        before = f"{self._begin(_ARGUMENT)}{argument.name}{self._key_ends(is_text)}"
         if not is_text:
-            return [before, json_form(argument.schema), f"{self._value_end}\n"]
-        form: Form = {"type": "tag", "begin": before, "content": {"type": "any_text"}, "end": self._value_end}
+            return [before, json_form(argument.schema), f"{self._end(_ARGUMENT)}\n"]
+        form: Form = {"type": "tag", "begin": before, "content": {"type": "any_text"}, "end": self._end(_ARGUMENT)}
         return [form, "\n"]
 
     def _key_ends(self, is_text: bool) -> str:
         return f'" string="{json.dumps(is_text)}">' if self.says_type else '">'
 
-    @property
-    def _call_begin(self) -> str:
-        return f'<{self.prefix}invoke name="'
+    def _begin(self, tag: str) -> str:
+        return f'<{self.prefix}{tag} name="'
 
-    @property
-    def _call_end(self) -> str:
-        return f"</{self.prefix}invoke>"
-
-    @property
-    def _key_begin(self) -> str:
-        return f'<{self.prefix}parameter name="'
-
-    @property
-    def _value_end(self) -> str:
-        return f"</{self.prefix}parameter>"
+    def _end(self, tag: str) -> str:
+        return f"</{self.prefix}{tag}>"
 
 
 _DSML = "\uff5cDSML\uff5c"

@@ -64,7 +64,7 @@ class TaggedCalls(ToolFormat):
         yield from source.expect(self.name_end)
         yield from source.skip_space()
         sink.start_call(name, is_loose=is_loose)
-        schemas = {argument.name: argument.schema for argument in list_arguments(sink.schema_of(name))}
+        schemas = {argument.name: argument.schema for argument in list_arguments(sink.tools.schema_of(name))}
         sink.add_arguments("{")
         comma, unread = "", set(schemas)
         key = yield from self._try_key(source)

@@ -70,7 +70,7 @@ class ModuleModel:
         register()
         self._checkpoint, self._auto_class = checkpoint, auto_class
         self._names, self._nearest = names, nearest
-        self._config = self._find_config()
+        self._config = _find_config(checkpoint, names)
         with self.blaming():
             check_config(self._config.get_text_config(decoder=True))
         with self.blaming("its modules cannot be made of its config.json"):
@@ -108,14 +108,6 @@ class ModuleModel:
         """Return another model of the same kind with the weights in `source`, on the CPU."""
         with self.blaming():
             return self._read(source, dtype)
-
-    def _find_config(self) -> Any:
-        if self._names is None or not self._names.is_text:
-            return self._checkpoint.hf_config()
-        config = copy.deepcopy(self._checkpoint.text_config.to_transformers())
-        if self._names.is_tied is not None:
-            config.tie_word_embeddings = self._names.is_tied
-        return config
 
     def _class(self) -> Any:
         """Return what has `from_pretrained`: the auto class, or the model's own."""
@@ -206,6 +198,15 @@ class ModuleModel:
             f"{checkpoint.path}: {checkpoint.architecture} {verdict}: {reason}"
             f"{self._nearest}; {inside}docs/models.md lists what runs"
         )
+
+
+def _find_config(checkpoint: Checkpoint, names: DecoderNames | None) -> Any:
+    if names is None or not names.is_text:
+        return checkpoint.hf_config()
+    config = copy.deepcopy(checkpoint.text_config.to_transformers())
+    if names.is_tied is not None:
+        config.tie_word_embeddings = names.is_tied
+    return config
 
 
 class ModuleWeights:
