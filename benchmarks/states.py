@@ -8,7 +8,8 @@
 the table of embeddings, the state and the keys and values) are read at `--terabytes` per second. `second` prints the
 times to the first token of both questions, and their ratio: the median of three texts. `latent` prints the bytes of a
 token in the cache, and those of its expanded keys and values, and the milliseconds per step of both ways.
-Each takes about two minutes, and prints one JSON line. `--width` divides all sizes, for a trial without a GPU.
+Each takes about two minutes, and prints one JSON line; `latent` tells on stderr when it is through with a way.
+`--width` divides all sizes, for a trial without a GPU.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import argparse
 import json
 import queue
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -37,7 +39,7 @@ from seesay.llm.running.runner import ModelRunner
 from seesay.values import GenerationRequest, OutputDelta
 
 MODULES = {"DeepseekV2ForCausalLM": "seesay.vl.modules.module_family.ModuleTextFamily"}
-SHORT, LONG = 32, 160
+SHORT, LONG = 16, 80
 """Tokens of the answers whose times are subtracted from each other."""
 TEXT, BLOCK, CONTEXT = 16384, 64, 512
 
@@ -167,6 +169,7 @@ def measure_latent(folder: Path, num_rows: int) -> dict[str, float]:
         with open_engine(folder, max_batch_size=num_rows, session_len=1024, **options) as (engine, runner):
             found[f"{way}_bytes_per_token"] = bytes_per_block(runner.kv_layouts) / BLOCK
             found[f"{way}_ms_per_step"] = measure_step(engine, num_rows, CONTEXT) * 1e3
+        print(f"{way}: {found[f'{way}_ms_per_step']:.3f} ms per step", file=sys.stderr, flush=True)
     for way in ("native", "fp8", "int8"):
         found[f"{way}_bytes_ratio"] = found[f"{way}_bytes_per_token"] / found["modules_bytes_per_token"]
         found[f"{way}_speed_ratio"] = found["modules_ms_per_step"] / found[f"{way}_ms_per_step"]
