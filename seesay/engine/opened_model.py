@@ -61,7 +61,7 @@ class OpenedModel:
     def grammar_tokens(self) -> list[bytes]:
         """Return the bytes of each token, for grammars (`load_token_table`)."""
         tokenizer, size = self.tokenizer, self.vocab_size
-        return load_token_table(tokenizer.digest, size, lambda: tokenizer.spell_tokens(size))
+        return load_token_table(tokenizer.digest, size, lambda: tokenizer.spelling.spell_all(size))
 
     def text_tokens(self) -> list[bytes]:
         """Return the bytes that each token adds to a text without special tokens."""

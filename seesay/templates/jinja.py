@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import Any
 
 from seesay.config.checks import check_value
 from seesay.errors import CheckpointError, ErrorCode, RequestError
-from seesay.templates.chat import ChatTemplate, Markers, fail, flatten
+from seesay.templates.chat import ChatTemplate, Markers, fail
+from seesay.templates.content_support import ContentSupport
 from seesay.templates.sandbox import BoundedTemplate, RenderError
 from seesay.templates.shield import Shield
 from seesay.templates.tool_support import ToolSupport
-from seesay.values import MediaPart, Message, Modality, TextPart
+from seesay.values import Message, TextPart
 
 logger = logging.getLogger("seesay")
 
@@ -69,9 +69,8 @@ class JinjaTemplate(ChatTemplate):
         self._special_tokens = tuple(special_tokens)
         self._variables = dict(variables or {})
         self._meta: str | _TemplateDefault | None = _TemplateDefault()
-        self._takes_lists, self._takes_strings = self._probe_content()
-        self._has_default_system: bool | None = None
-        self._tool_support = ToolSupport(self._try, takes_strings=self._takes_strings)
+        self._content = ContentSupport(self._try)
+        self._tool_support = ToolSupport(self._try, takes_strings=self._content.takes_strings)
         self._named = {
             other: JinjaTemplate(name, text, special_tokens=special_tokens, variables=variables, file=file)
             for other, text in (named or {}).items()
@@ -137,7 +136,14 @@ class JinjaTemplate(ChatTemplate):
             )
         variables = self._make_variables(options, shield)
         messages = self._tool_support.bring_results(self._with_system(messages))
-        chat = [self._as_json(message, shield, markers) for message in messages]
+        chat: list[dict[str, Any]] = [
+            {
+                "role": message.role,
+                "content": self._content.write(message, shield, markers),
+                **shield.cover_all(self._tool_support.bring_extra(message.extra)),
+            }
+            for message in messages
+        ]
         if continue_final:
             _append_to_final(chat, shield.tail + " ")
         text = self._run(
@@ -160,43 +166,9 @@ class JinjaTemplate(ChatTemplate):
     def _with_system(self, messages: Sequence[Message]) -> Sequence[Message]:
         if isinstance(self._meta, _TemplateDefault) or any(m.role in ("system", "developer") for m in messages):
             return messages
-        if self._meta is None and not self._brings_system():
+        if self._meta is None and not self._content.brings_system:
             return messages
         return [Message(role="system", parts=(TextPart(text=self._meta or ""),)), *messages]
-
-    def _as_json(self, message: Message, shield: Shield, markers: Markers) -> dict[str, object]:
-        """Return a message in the form that templates of Transformers expect, with its texts shielded."""
-        content: object
-        if self._takes_as_list(message):
-            media = [part for part in message.parts if isinstance(part, MediaPart)]
-            inline = {id(part): markers[part.modality] for part in media if self._is_inline(part)}
-            content = _parts_as_json(message.parts, shield, inline)
-        else:  # a turn with tool calls only gets an empty text: most chat templates do not accept null
-            content = flatten(message, write_media=lambda part: markers[part.modality], shield=shield)
-        return {"role": message.role, "content": content, **shield.cover_all(self._bring_extra(message.extra))}
-
-    def _takes_as_list(self, message: Message) -> bool:
-        if not self._takes_lists:
-            return False
-        has_several = len(message.parts) > 1 and message.role != "tool"  # results are seldom taken as lists
-        has_media = any(isinstance(part, MediaPart) for part in message.parts)
-        return has_media or has_several or not self._takes_strings
-
-    def _bring_extra(self, extra: Mapping[str, object]) -> Mapping[str, object]:
-        """Return the other keys of a message, calls and ids in the form that the template takes."""
-        if extra.get("tool_calls"):
-            extra = {**extra, "tool_calls": self._tool_support.bring_calls(extra["tool_calls"])}
-        if "tool_call_id" in extra:
-            extra = {**extra, "tool_call_id": self._tool_support.bring_id(extra["tool_call_id"])}
-        return extra
-
-    def _is_inline(self, part: MediaPart) -> bool:
-        """Return whether the marker of a medium is written into the text around it: of one that the user placed and the
-        template would move, of a video where the template has places for pictures only, and of audio where it has
-        none."""
-        if part.modality is Modality.AUDIO:
-            return (part.is_placed and self._moves_audio) or self._lacks_audio
-        return (part.is_placed and self._moves_media) or (part.modality is Modality.VIDEO and self._lacks_videos)
 
     def _run(self, **context: object) -> str:
         try:
@@ -214,68 +186,6 @@ class JinjaTemplate(ChatTemplate):
         except (RecursionError, ValueError) as error:  # values that are not valid JSON: too deep, too many digits
             fail(f"{self._subject} cannot process this conversation ({type(error).__name__}: {error})")
 
-    def _probe_content(self) -> tuple[bool, bool]:
-        """Return whether the template accepts content as a list of parts, and as a string."""
-        probe = "probe 1d7f"
-        as_list = self._try([{"role": "user", "content": [{"type": "text", "text": probe}]}])
-        as_string = self._try([{"role": "user", "content": probe}])
-        takes_lists = as_list is not None and probe in as_list and "'type'" not in as_list and '"type"' not in as_list
-        takes_strings = as_string is not None and probe in as_string
-        return takes_lists, takes_strings or not takes_lists
-
-    @cached_property
-    def _moves_media(self) -> bool:
-        """Whether the template moves a picture that stands between two texts, or has none: LLaVA's puts all first."""
-        return self._moves(Modality.IMAGE)
-
-    @cached_property
-    def _moves_audio(self) -> bool:
-        return self._moves(Modality.AUDIO)
-
-    def _moves(self, kind: Modality) -> bool:
-        without, given = self._try_media(None), self._try_media(kind)
-        if without is None or given is None:
-            return True
-        between = [text.partition("probe 1d7f")[2].partition("probe 2e80")[0] for text in (without, given)]
-        return len(between[0]) >= len(between[1])
-
-    @cached_property
-    def _lacks_audio(self) -> bool:
-        """Whether the template writes nothing for audio."""
-        without = self._try_media(None)
-        return without is not None and self._try_media(Modality.AUDIO) in (None, without)
-
-    @cached_property
-    def _lacks_videos(self) -> bool:
-        """Whether the template writes something for a picture and nothing for a video, as SmolVLM2's does."""
-        without, picture, video = (self._try_media(kind) for kind in (None, Modality.IMAGE, Modality.VIDEO))
-        return without is not None and picture not in (None, without) and video == without
-
-    def _try_media(self, kind: Modality | None) -> str | None:
-        """Return what the template makes of two texts with nothing, a picture or a video between them."""
-        media = [] if kind is None else [{"type": kind.value, kind.value: f"<{kind.value}>"}]
-        first, second = ({"type": "text", "text": probe} for probe in ("probe 1d7f", "probe 2e80"))
-        return self._try([{"role": "user", "content": [first, *media, second]}])
-
-    def _brings_system(self) -> bool:
-        """Return whether the template writes a default instruction that a system message replaces."""
-        if self._has_default_system is None:
-            probe = "probe 1d7f"
-            user, system = self._plain("user", "a"), self._plain("system", probe)
-            alone, given = self._try([user]), self._try([system, user])
-            if alone is None or given is None or probe not in given:
-                self._has_default_system = False
-            else:
-                before, after = given.split(probe, 1)
-                shared = min(len(before), _common_prefix(alone, before))
-                # Without a default instruction, the prompt without a system message equals the prompt with one after
-                # the block of the system message is cut out.
-                self._has_default_system = shared == len(before) and alone.endswith(after) and alone != before + after
-        return self._has_default_system
-
-    def _plain(self, role: str, text: str) -> dict[str, object]:
-        return {"role": role, "content": text if self._takes_strings else [{"type": "text", "text": text}]}
-
     def _try(self, messages: list[dict[str, object]], tools: list[dict[str, object]] | None = None) -> str | None:
         """Return what the template makes of a conversation that finds something out, or None where it refuses. Raises
         `CheckpointError` for a template that was stopped: each further probe would take as long."""
@@ -285,28 +195,6 @@ class JinjaTemplate(ChatTemplate):
             raise CheckpointError(f"{self.name}: {error.message}") from None
         except RequestError:
             return None
-
-
-def _parts_as_json(
-    parts: Sequence[TextPart | MediaPart], shield: Shield, inline: Mapping[int, str]
-) -> list[dict[str, Any]]:
-    """Return the parts of a message. Media whose marker `inline` has, by id, are written into the text around them."""
-    found: list[dict[str, Any]] = []
-    joins = False
-    for part in parts:
-        is_inline = id(part) in inline
-        if isinstance(part, MediaPart) and not is_inline:
-            # Templates test the type or the key. None of them reads the value.
-            kind = part.modality.value
-            found.append({"type": kind, kind: f"<{kind}>"})
-        else:
-            text = inline[id(part)] if isinstance(part, MediaPart) else shield.cover(part.text)
-            if found and found[-1]["type"] == "text" and (joins or is_inline):
-                found[-1]["text"] += text
-            else:
-                found.append({"type": "text", "text": text})
-        joins = is_inline
-    return found
 
 
 def _append_to_final(chat: list[dict[str, Any]], tail: str) -> None:
@@ -327,12 +215,3 @@ def _cut_at_tail(text: str, tail: str) -> str:
     # If the template kept the space after the tail, it strips nothing. Otherwise it would strip the end of the text
     # too.
     return text[:at] if text[at + 1 : at + 2] == " " else text[:at].rstrip()
-
-
-def _common_prefix(a: str, b: str) -> int:
-    size = 0
-    for x, y in zip(a, b):
-        if x != y:
-            break
-        size += 1
-    return size

@@ -48,6 +48,14 @@ class ToolSupport:
         user = {"role": "user", "content": self._content("hi")}
         return _NAME in (self._attempt([user], tools=[_TOOL]) or "")
 
+    def bring_extra(self, extra: Mapping[str, object]) -> Mapping[str, object]:
+        """Return the other keys of a message, calls and ids in the form that the template takes."""
+        if extra.get("tool_calls"):
+            extra = {**extra, "tool_calls": self.bring_calls(extra["tool_calls"])}
+        if "tool_call_id" in extra:
+            extra = {**extra, "tool_call_id": self.bring_id(extra["tool_call_id"])}
+        return extra
+
     def bring_calls(self, calls: object) -> Any:
         """Return the `tool_calls` of a message in the form that the template takes. What is not in OpenAI's form stays
         as it is. Raises RequestError for arguments of too many values."""

@@ -11,9 +11,10 @@ import pytest
 from PIL import Image
 
 from seesay.commands.chat.answering import Counts, Piece, Pieces
-from seesay.commands.chat.chat_loop import ACTIONS, ChatLoop
+from seesay.commands.chat.chat_loop import ChatLoop
 from seesay.commands.chat.dropped_files import split_paths
 from seesay.commands.chat.editable_conversation import Conversation
+from seesay.commands.chat.slash_commands import ACTIONS, complete
 from seesay.commands.chat.terminal import Terminal
 from seesay.errors import ErrorCode, RequestError
 
@@ -56,12 +57,12 @@ class Tty(io.StringIO):
 class Chat:
     """A chat whose input is given at once."""
 
-    def __init__(self, *lines: str, at_terminal: bool = True) -> None:
+    def __init__(self, *lines: str, at_terminal: bool = True, max_new_tokens: int = 512) -> None:
         kind = Tty if at_terminal else io.StringIO
         self.out, self.err = kind(), io.StringIO()
         self.model = FakeModel()
         terminal = Terminal(kind("".join(f"{line}\n" for line in lines)), self.out, self.err)
-        self.loop = ChatLoop(self.model, terminal, Conversation())
+        self.loop = ChatLoop(self.model, terminal, Conversation(), max_new_tokens=max_new_tokens)
         self.status = self.loop.run()
 
     @property
@@ -283,9 +284,7 @@ def test_answers_do_not_steer_the_terminal() -> None:
 
 def test_cut_answers_are_told() -> None:
     assert "cut off: the context is full" in Chat("long").shown  # 3 tokens of 512
-    chat = Chat("x")
-    chat.loop._max_new_tokens = 3
-    chat.loop.take("long")
+    chat = Chat("long", max_new_tokens=3)
     assert "cut off at the length limit; raise it with --max-new-tokens" in chat.shown
     assert "cut off" in Chat("long", at_terminal=False).err.getvalue()
 
@@ -315,14 +314,13 @@ def test_history_and_help() -> None:
 def test_completion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "cat.png").touch()
     (tmp_path / "folder").mkdir()
-    loop = Chat().loop
-    assert loop._complete("/im") == ["/image "]
-    assert loop._complete("hello") == []
-    assert loop._complete(f"/image {tmp_path}/c") == [f"/image {tmp_path}/cat.png"]
-    assert loop._complete(f"/save {tmp_path}/") == [f"/save {tmp_path}/cat.png", f"/save {tmp_path}/folder/"]
+    assert complete("/im") == ["/image "]
+    assert complete("hello") == []
+    assert complete(f"/image {tmp_path}/c") == [f"/image {tmp_path}/cat.png"]
+    assert complete(f"/save {tmp_path}/") == [f"/save {tmp_path}/cat.png", f"/save {tmp_path}/folder/"]
     (tmp_path / "my folder").mkdir()
     (tmp_path / "my folder" / "it's.png").touch()
-    assert loop._complete(f"/image {tmp_path}/my") == [f"/image {tmp_path}/my\\ folder/"]
-    [whole] = loop._complete(f"/image a.png {tmp_path}/my\\ folder/i")
+    assert complete(f"/image {tmp_path}/my") == [f"/image {tmp_path}/my\\ folder/"]
+    [whole] = complete(f"/image a.png {tmp_path}/my\\ folder/i")
     assert split_paths(whole.removeprefix("/image ")) == ["a.png", f"{tmp_path}/my folder/it's.png"]
-    assert loop._complete("/undo x") == [] and loop._complete("/image /no/such/x") == []
+    assert complete("/undo x") == [] and complete("/image /no/such/x") == []

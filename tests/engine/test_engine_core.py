@@ -28,7 +28,7 @@ from seesay.engine.token_messages import Features, TokenOutput, TokenRequest
 from seesay.errors import ErrorCode, RequestError
 from seesay.llm.plans.sampling_params import SamplingParams
 from seesay.values import FinishReason, MultimodalInput
-from seesay.vl.media.media_frontend import MediaFrontend
+from seesay.vl.media.media_decoder import MediaDecoder
 from seesay.vl.media.media_items import OpenItem
 
 TEXT = Question(4, (), 2, SamplingParams(max_new_tokens=5))
@@ -238,8 +238,8 @@ def test_the_front_decodes_again_what_was_evicted(
     with AsyncEngine(str(tiny_checkpoint("qwen2_5_vl")), backend_config=config, vision_config=vision) as engine:
         requests = parse([("what?", encode_png(n)) for n in range(3)], max_new_tokens=6, ignore_eos=True)
         expected = [answer.token_ids for answer in ask(engine, requests)]
-        frontend = engine._preparer._media
-        monkeypatch.setattr(frontend, "_is_encoded", lambda _key: True)
+        decoder = engine._preparer._media._decoder
+        monkeypatch.setattr(decoder, "_is_encoded", lambda _key: True)
         wanted, want = [], engine._delivery.on_features_wanted
 
         def note(*which: Any) -> None:
@@ -250,7 +250,7 @@ def test_the_front_decodes_again_what_was_evicted(
         answers = ask(engine, requests)
         assert [answer.token_ids for answer in answers] == expected and len(wanted) == 3
         assert not any(media.is_cached for answer in answers for media in answer.media)
-        monkeypatch.setattr(frontend, "_decode_one", lambda *_: (_ for _ in ()).throw(OSError("the disk is gone")))
+        monkeypatch.setattr(decoder, "_decode", lambda *_: (_ for _ in ()).throw(OSError("the disk is gone")))
         for answer in ask(engine, requests):
             assert answer.finish_reason == "error" and "the disk is gone" in str(answer.error)
 
@@ -286,7 +286,7 @@ def test_arrays_are_dropped_once_their_item_is_encoding(
         assert left and not any(left), "arrays are held while tokens come"
         assert engine._media_room.used_bytes == 0 and not engine._media_room._held
     with AsyncEngine(path, backend_config=replace(config, engine_process=False), vision_config=vision) as engine:
-        monkeypatch.setattr(MediaFrontend, "_load_features", lambda *_: pytest.fail("nothing is to be made again"))
+        monkeypatch.setattr(MediaDecoder, "_load_features", lambda *_: pytest.fail("nothing is to be made again"))
         assert [answer.token_ids for answer in ask(engine, requests)] == [answer.token_ids for answer in answers]
 
 
@@ -313,13 +313,13 @@ def test_a_preempted_request_has_its_arrays_made_again(
     num_blocks = 2 * -(-(num_tokens + 1) // 16) + 1
     with AsyncEngine(path, backend_config=replace(plain, num_gpu_blocks=num_blocks), vision_config=vision) as engine:
         loads: list[OpenItem] = []
-        load = MediaFrontend._load_features
+        load = MediaDecoder._load_features
 
-        def note(frontend: MediaFrontend, item: OpenItem) -> Features:
+        def note(decoder: MediaDecoder, item: OpenItem) -> Features:
             loads.append(item)
-            return load(frontend, item)
+            return load(decoder, item)
 
-        monkeypatch.setattr(MediaFrontend, "_load_features", note)
+        monkeypatch.setattr(MediaDecoder, "_load_features", note)
         answers = ask(engine, requests)
         assert [answer.token_ids for answer in answers] == [answer.token_ids for answer in expected]
         assert engine.stats().total_preemptions and loads

@@ -161,7 +161,7 @@ def test_nothing_is_forced_but_what_every_answer_has(tokenizer: Tokenizer, takes
     """Answers drawn at random. Whatever the grammar allows where text is forced begins as that does, and no allowed
     token goes on behind it; a look at what is forced changes no mask."""
     size = len(tokenizer.hf)
-    tokens = tokenizer.spell_tokens(size)
+    tokens = tokenizer.spelling.spell_all(size)
     table = TokenTable(tokens, tokenizer.encode)
     program = make_program(Grammar(kind="json_schema", source=json.dumps(SCHEMA)))
     compiled = {forces: compile_program(table, program.source, forces=forces) for forces in (True, False)}
@@ -210,7 +210,7 @@ def test_a_choice_of_characters_is_found_where_nothing_is_forced(tokenizer: Toke
     """Whether two characters are allowed is looked for in a few words of the mask: in many places that is enough to
     know that no text is forced, and it never says so where one is."""
     size = len(tokenizer.hf)
-    table = TokenTable(tokenizer.spell_tokens(size), tokenizer.encode)
+    table = TokenTable(tokenizer.spelling.spell_all(size), tokenizer.encode)
     program = make_program(Grammar(kind="json_schema", source=json.dumps(SCHEMA)))
     compiled, rng, found = (
         compile_program(table, program.source, forces=True),

@@ -22,7 +22,7 @@ from seesay.values import (
     StageTimings,
     Usage,
 )
-from seesay.vl.media.media_frontend import locate
+from seesay.vl.media.located import locate
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -195,7 +195,7 @@ class RequestPreparer:
                 decode_media_s=sum(item.decode_s for item in media),
                 preprocess_s=sum(item.preprocess_s for item in media),
             ),
-            thought=None if thought is None else ThoughtTracker(thought, self._texts.tokenizer.spell_token),
+            thought=None if thought is None else ThoughtTracker(thought, self._texts.tokenizer.spelling.spell),
             media=tuple(map(partial(_report, self._coordinates), media, prompt.items)),
             media_places=[item.place for item in media],
             load_features={i: item.load_features for i, item in enumerate(media) if item.load_features is not None},

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
+from seesay.engine.front.prompt_lengths import PromptLengths
 from seesay.engine.front.request_facts import has_media, is_conversation, texts_of, wants_answer
 from seesay.engine.front.text_frontend import TextFrontend
 from seesay.engine.opened_model import OpenedModel
 from seesay.errors import ErrorCode, RequestError
-from seesay.llm.scheduling.scheduler_config import check_prompt_length, check_run_length
+from seesay.llm.scheduling.scheduler_config import check_prompt_length
 from seesay.processors.media.allowance import Cancellation
 from seesay.templates.requested import RequestedTemplates
 from seesay.values import GenerationRequest, Message, MultimodalInput, RenderedPrompt
@@ -26,11 +26,6 @@ from seesay.vl.media.spread_media import Split, spread_messages, spread_raw, tex
 from seesay.vl.prompts.prompt import TokenizedPrompt, build_input, find_ranges, render_raw, tokenize
 from seesay.vl.prompts.truncation import cut_front
 from seesay.vl.prompts.video_advice import describe_longest_video
-
-_LEAST_CHARS, _CHARS_PER_TOKEN, _LEAST_PARTS = 1 << 20, 64, 4096
-"""Most of a conversation before its template, which may leave out what earlier turns thought."""
-_COUNTED_LENGTHS = 4
-"""A prompt that is only counted, or is cut, may be so many times as long as one that is answered."""
 
 
 class PromptBuilder:
@@ -51,8 +46,7 @@ class PromptBuilder:
         self._family = model.family
         self._digest = model.checkpoint.revision_digest
         self._vocab_size = model.vocab_size
-        self._session_len = session_len
-        self._max_prefill_token_num = max_prefill_token_num
+        self._lengths = PromptLengths(session_len, max_prefill_token_num if model.family.is_prefix_lm else None)
         self._takes_media = takes_media
         self._requested = RequestedTemplates()
 
@@ -61,14 +55,15 @@ class PromptBuilder:
         return self.build(request)[0].token_ids
 
     def tokenize_text(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of a raw text, which may be too long for a prompt, but not by more than `_COUNTED_LENGTHS` says."""
-        self._check_size((text,), _COUNTED_LENGTHS * self._session_len)
-        self._check_num_tokens(text, _COUNTED_LENGTHS * self._session_len)
-        return self._texts.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        """Token ids of a raw text, which may be too long for a prompt, but not longer than `PromptLengths.counted`."""
+        tokenizer = self._texts.tokenizer
+        self._lengths.check_size((text,), self._lengths.counted)
+        self._lengths.check_text(text, self._lengths.counted, tokenizer)
+        return tokenizer.encode(text, add_special_tokens=add_special_tokens)
 
     def count_tokens(self, request: GenerationRequest) -> int:
         """Tokens of the prompt, media included. Decodes only videos that do not tell their size otherwise."""
-        prompt, opened = self._open_prompt(request, _COUNTED_LENGTHS * self._session_len)
+        prompt, opened = self._open_prompt(request, self._lengths.counted)
         counts = [item.num_tokens for item in opened.items]
         if None in counts:
             return len(self._build_input(prompt, self._media.prepare(opened)).token_ids)
@@ -87,20 +82,21 @@ class PromptBuilder:
         adapter changes in the tower. Raises `RequestError`, also when the caller has left."""
         if request.truncate_prompt_tokens is not None:
             return self._build_cut_prompt(request, batch, cancellation, tower_key)
-        prompt, opened = self._open_prompt(request, self._session_len, cancellation, tower_key)
+        session_len = self._lengths.session_len
+        prompt, opened = self._open_prompt(request, session_len, cancellation, tower_key)
         wordings = [item.wording for item in opened.items]
         tokens = self._tokenize(prompt, wordings)
         num_tokens = tokens.num_text_tokens + sum(item.num_tokens or 0 for item in opened.items)
         is_answered = wants_answer(request)
         try:
-            check_prompt_length(num_tokens, self._session_len, wants_answer=is_answered)
+            check_prompt_length(num_tokens, session_len, wants_answer=is_answered)
         except RequestError as error:
-            max_tokens = self._session_len - is_answered
+            max_tokens = session_len - is_answered
             advice = describe_longest_video(
                 self._family, opened.items, tokens, num_tokens=num_tokens, max_tokens=max_tokens
             )
             raise RequestError(error.code, error.message + advice, error.param) from None
-        self._check_run_length(num_tokens)
+        self._lengths.check_run(num_tokens)
         media = self._media.prepare(opened, batch)
         if [item.plan.wording for item in media] != wordings:  # decoding told more than the headers
             return self._build_input(prompt, media), media
@@ -110,31 +106,16 @@ class PromptBuilder:
         self, request: GenerationRequest, batch: MediaBatch | None, cancellation: Cancellation | None, tower_key: str
     ) -> tuple[MultimodalInput, list[PreparedMedia]]:
         """Build the end of a prompt, with as many tokens as `truncate_prompt_tokens` says."""
-        prompt, opened = self._open_prompt(request, _COUNTED_LENGTHS * self._session_len, cancellation, tower_key)
+        prompt, opened = self._open_prompt(request, self._lengths.counted, cancellation, tower_key)
         media = self._media.prepare(opened, batch)
         tokens = self._tokenize(prompt, [item.plan.wording for item in media])
         counts = [len(self._family.number(item.plan.expansion, index).token_ids) for index, item in enumerate(media)]
-        tokens, num_dropped = cut_front(tokens, counts, self._find_room(request))
+        tokens, num_dropped = cut_front(tokens, counts, self._lengths.find_room(request))
         media = media[num_dropped:]
         built = self._build_input(tokens, media)
-        check_prompt_length(len(built.token_ids), self._session_len, wants_answer=wants_answer(request))
-        self._check_run_length(len(built.token_ids))
+        check_prompt_length(len(built.token_ids), self._lengths.session_len, wants_answer=wants_answer(request))
+        self._lengths.check_run(len(built.token_ids))
         return built, media
-
-    def _check_run_length(self, num_tokens: int) -> None:
-        if self._family.is_prefix_lm:
-            check_run_length(num_tokens, self._max_prefill_token_num)
-
-    def _find_room(self, request: GenerationRequest) -> int:
-        """Return the most tokens that a prompt that is cut may have: -1 leaves room for the answer, or for one token
-        where its length is not limited."""
-        assert request.truncate_prompt_tokens is not None
-        if request.truncate_prompt_tokens > 0:
-            return request.truncate_prompt_tokens
-        if not wants_answer(request):
-            return self._session_len
-        max_new_tokens = request.gen_config.max_new_tokens
-        return self._session_len - (max_new_tokens if max_new_tokens < self._session_len else 1)
 
     def _build_input(self, prompt: RenderedPrompt | TokenizedPrompt, media: Sequence[PreparedMedia]) -> MultimodalInput:
         tokens = self._tokenize(prompt, [item.plan.wording for item in media])
@@ -176,7 +157,7 @@ class PromptBuilder:
 
     def _render_conversation(self, request: GenerationRequest, max_tokens: int, split: Split) -> RenderedPrompt:
         messages = [message for message in request.prompt if isinstance(message, Message)]
-        self._check_size(texts_of(messages), max_tokens)
+        self._lengths.check_size(texts_of(messages), max_tokens)
         messages = spread_messages(messages, split)
         template = self._texts.chat_template
         if request.chat_template is not None:
@@ -197,7 +178,7 @@ class PromptBuilder:
                 "messages",
             )
         if isinstance(request.prompt, str):
-            self._check_size((request.prompt,), max_tokens)
+            self._lengths.check_size((request.prompt,), max_tokens)
             text, media = spread_raw(request.prompt, request.media, split)
             rendered = render_raw(text, media, self._family.markers, self._family.spellings)
         elif is_conversation(request):
@@ -205,46 +186,22 @@ class PromptBuilder:
         else:
             check_prompt_length(len(request.prompt), max_tokens, wants_answer=wants_answer(request))
             ranges = find_ranges(request.media, len(request.prompt))
-            return TokenizedPrompt(token_ids=self._check_token_ids(request.prompt), ranges=ranges)
+            return TokenizedPrompt(token_ids=_check_token_ids(request.prompt, self._vocab_size), ranges=ranges)
         if (num_items := len(rendered.media)) > max_tokens:  # each has a token at least: open none of them
-            self._fail_too_long(f"{num_items} pictures and frames of videos (max_frames takes fewer of a video)")
+            self._lengths.fail(f"{num_items} pictures and frames of videos (max_frames takes fewer of a video)")
         rendered = self._family.complete(rendered, is_open=is_open)
-        self._check_num_tokens(text_without_media(rendered), max_tokens)
+        self._lengths.check_text(text_without_media(rendered), max_tokens, self._texts.tokenizer)
         return rendered if request.add_special_tokens else replace(rendered, takes_prefix=False)
 
-    def _check_size(self, texts: Iterable[str], max_tokens: int) -> None:
-        """Refuse what is too long for any template to shorten it to `max_tokens`, before one looks at it."""
-        num_chars = num_parts = 0
-        for text in texts:
-            num_chars += len(text)
-            num_parts += 1
-        for count, most, what in (
-            (num_chars, max(_LEAST_CHARS, _CHARS_PER_TOKEN * max_tokens), "characters"),
-            (num_parts, max(_LEAST_PARTS, max_tokens), "messages and parts"),
-        ):
-            if count > most:
-                self._fail_too_long(f"{count} {what}; at most {most} are taken")
 
-    def _check_num_tokens(self, text: str, max_tokens: int) -> None:
-        """Refuse a text that is certain to have more than `max_tokens` tokens, before all of it is tokenized."""
-        if self._texts.tokenizer.has_more_tokens(text, max_tokens):
-            self._fail_too_long(f"{len(text)} characters, which are more than {max_tokens} tokens")
-
-    def _fail_too_long(self, why: str) -> NoReturn:
-        raise RequestError(
-            ErrorCode.CONTEXT_TOO_LONG,
-            f"the prompt has {why}; prompt and answer together may have {self._session_len} (session_len): shorten it",
-            "messages",
-        )
-
-    def _check_token_ids(self, token_ids: Iterable[object]) -> npt.NDArray[np.int64]:
-        ids: list[int] = []
-        for index, token_id in enumerate(token_ids):
-            if not isinstance(token_id, int) or not 0 <= token_id < self._vocab_size:
-                raise RequestError(
-                    ErrorCode.INVALID_REQUEST,
-                    f"token id {token_id!r} at position {index} is not in the vocabulary (0 to {self._vocab_size - 1})",
-                    "input_ids",
-                )
-            ids.append(token_id)
-        return np.asarray(ids, dtype=np.int64)
+def _check_token_ids(token_ids: Iterable[object], vocab_size: int) -> npt.NDArray[np.int64]:
+    ids: list[int] = []
+    for index, token_id in enumerate(token_ids):
+        if not isinstance(token_id, int) or not 0 <= token_id < vocab_size:
+            raise RequestError(
+                ErrorCode.INVALID_REQUEST,
+                f"token id {token_id!r} at position {index} is not in the vocabulary (0 to {vocab_size - 1})",
+                "input_ids",
+            )
+        ids.append(token_id)
+    return np.asarray(ids, dtype=np.int64)

@@ -54,7 +54,7 @@ class Thoughts:
             return (token_id,)
         ids = tuple(self._tokenizer.encode(marker))
         names = self._tokenizer.added_tokens
-        spelled = [names[one].encode() if one in names else self._tokenizer.spell_token(one) for one in ids]
+        spelled = [names[one].encode() if one in names else self._tokenizer.spelling.spell(one) for one in ids]
         return ids if b"".join(spelled).endswith(marker.encode()) else ()
 
     def choose(self, request: GenerationRequest) -> Thinking:

@@ -184,7 +184,7 @@ class _ByteLevelDecoder:
     """Decode byte-level BPE: tokens are bytes of UTF-8 text."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self._bytes_of = tokenizer.bytes_of
+        self._bytes_of = tokenizer.spelling.bytes_of
         self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._is_inside = False  # the last bytes are the beginning of a character
 

@@ -13,7 +13,7 @@ _ADDING_UP = frozenset({"ByteFallback", "Fuse", "Strip", "Metaspace", "ByteLevel
 
 
 def spells_text(tokenizer: Tokenizer) -> bool:
-    """Return whether a text is what `Tokenizer.spell_tokens` says of its tokens, one after another, but for a space at
+    """Return whether a text is what `TokenSpelling.spell_all` says of its tokens, one after another, but for a space at
     its beginning. So it is for tokens that are bytes, and for pieces that write a space as U+2581."""
     if tokenizer.has_byte_level_decoder:
         return True

@@ -16,7 +16,8 @@ from seesay.engine.process.link import receive_next
 from seesay.engine.process.parent import Parent, exit_at_once
 from seesay.serving.frontends import state_messages as messages
 from seesay.serving.frontends.pulse import start_beating
-from seesay.serving.frontends.state_client import FrontLink, StateClient
+from seesay.serving.frontends.questions import FrontLink
+from seesay.serving.frontends.state_client import StateClient
 from seesay.serving.requests.submission import Answering
 from seesay.serving.traffic.metrics import ServerMetrics
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from seesay.engine.commands import ModelStatus
     from seesay.serving.server import ServedApp
 
+STATUS_S = 10.0
+"""A supervisor that does not answer for so long is not waited for."""
 _SLOW_IMPORTS = ("seesay.engine.front.engine", "seesay.serving.app", "seesay.serving.server")
 
 
@@ -71,7 +74,9 @@ def _serve(parent: Parent, start: messages.Start) -> None:
         start_beating(parent.link.send, settings.frontend_timeout_s)
 
     def read_status() -> ModelStatus | None:
-        return clients[0].wait_for_status() if clients else None
+        """Return the status of the engine, from a thread that may wait. None when no answer comes."""
+        answer = clients[0].questions.wait(messages.ReadStatus, STATUS_S) if clients else None
+        return None if answer is None else answer.status
 
     *listening, memory = parent.descriptors
 

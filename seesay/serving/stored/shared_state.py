@@ -41,9 +41,12 @@ class SharedState(Protocol):
 
     created: int
     """The time at which the server was started."""
-    num_frontends_up: int
-    """The processes that answer on the server's port, this one included."""
     responses: SharedResponses
+
+    @property
+    def num_frontends_up(self) -> int:
+        """The processes that answer on the server's port, this one included."""
+        ...
 
     def turn(self, key: SessionKey) -> AbstractAsyncContextManager[SessionTurn]:
         """Begin a turn of a session, which ends with the block. Raises `ApiError` as `SessionStore.begin`."""

@@ -142,7 +142,7 @@ def tokenize(
     begins_empty: bool = True,
 ) -> TokenizedPrompt:
     """Return the tokens of a prompt, which begin with the tokenizer's own prefix. `wordings` are those of its media, in
-    the order of the markers. is_apart and begins_empty: see `Tokenizer.encode_prompt`.
+    the order of the markers. is_apart and begins_empty: see `PromptEncoder.encode`.
 
     Raises RequestError for a text with half of a surrogate pair.
     """

@@ -24,6 +24,7 @@ from pydantic_core import from_json
 
 from seesay.config import MediaLimits
 from seesay.engine.front.engine import AsyncEngine
+from seesay.processors.text.long_text import has_more_tokens
 from seesay.serving.anthropic.content import read_conversation
 from seesay.serving.app import create_app
 from seesay.serving.errors import ApiError
@@ -313,9 +314,11 @@ def test_a_text_is_refused_without_tokenizing_all_of_it(engine: AsyncEngine) -> 
     tokenizer = engine.tokenizer
     short, long = "how many? " * 2000, "how many? " * 200_000
     limit = engine.session_len
-    assert tokenizer.has_more_tokens(long, limit) and not tokenizer.has_more_tokens("how many? ", limit)
+    assert has_more_tokens(tokenizer.backend, long, limit) and not has_more_tokens(
+        tokenizer.backend, "how many? ", limit
+    )
     short_s = measure_cpu_s(lambda: tokenizer.encode(short))
-    check_cpu_s(lambda: tokenizer.has_more_tokens(long, limit), 5 * short_s)
+    check_cpu_s(lambda: has_more_tokens(tokenizer.backend, long, limit), 5 * short_s)
 
 
 def test_limits_of_shapes_leave_room_for_prompts_of_token_ids(engine: AsyncEngine) -> None:

@@ -137,7 +137,7 @@ def load_core(
         grammars=CompiledGrammars(model.grammar_tokens, encode=model.tokenizer.encode),
         bad_words=CompiledBadWords(model.text_tokens),
         imports=ProcessorImports(config.logits_processor_pattern),
-        spell=model.tokenizer.spell_token,
+        spell=model.tokenizer.spelling.spell,
         is_ahead=_is_ahead(config, resolved.device),
         jumps=jumps,
         hang_limit_s=None if is_watched else hang_limit_s(config.step_timeout_s, str(resolved.device)),
