@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from quantized_folders import PACKED_FORMS, write_quantized
+from quantized_folders import FORMS, PACKED_FORMS, set_config, write_quantized
 from thread_ranks import run_ranks
 
 from seesay.cli import main
@@ -60,6 +60,24 @@ def test_packed_weights_are_counted_and_experts_have_a_byte_for_each(
             stored.num_bytes * (2 if is_of_expert else 1) if stored.dtype == "I32" else math.prod(stored.shape) * 2
         )
     assert Capacity(model, config).measure(1).weight_bytes == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.parametrize("form", ["fp8, blocks of 128", "compressed-tensors, channels"])
+def test_fp8_numbers_are_planned_for_without_a_gpu(
+    form: str, tiny_checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Weights, and a KV cache that the checkpoint asks for."""
+    quantized, _ = write_quantized(tiny_checkpoint("llama"), tmp_path, FORMS[form])
+    scheme = {"num_bits": 8, "type": "float", "strategy": "tensor", "symmetric": True, "dynamic": False}
+    is_cached = "kv_cache_scheme" in FORMS[form].config
+    if is_cached:
+        set_config(quantized, quantization_config={**FORMS[form].config, "kv_cache_scheme": scheme})
+    config = EngineConfig(dtype="bfloat16")
+    plain, found = (
+        Capacity(open_model(path, config), config).measure(1) for path in (tiny_checkpoint("llama"), quantized)
+    )
+    assert found.weight_bytes < plain.weight_bytes
+    assert (found.kv_bytes_per_token < plain.kv_bytes_per_token) == is_cached
 
 
 def test_numbers_of_gpus_that_are_no_powers_of_two_are_tried(

@@ -26,10 +26,10 @@ def pick_kv_format(config: EngineConfig, checkpoint: Checkpoint, device: torch.d
     checkpoint asks for is left out there."""
     chosen = config.kv_format
     if chosen is None and checkpoint.quantization is not None and checkpoint.quantization.kv_format is not None:
-        if has_fp8(device):
+        if _takes_fp8(device):
             return checkpoint.quantization.kv_format
         logger.warning("%s cannot compute with FP8, which the checkpoint asks for in its KV cache: it is plain", device)
-    if chosen == "fp8" and device.type != "meta" and not has_fp8(device):
+    if chosen == "fp8" and not _takes_fp8(device):
         raise ConfigError(
             f"kv_cache_dtype={config.kv_cache_dtype!r} needs a device that converts FP8 numbers, such as an NVIDIA GPU "
             f"of compute capability 8.9 or more; {describe_kind(device)} does not: take 'int8'"
@@ -37,10 +37,16 @@ def pick_kv_format(config: EngineConfig, checkpoint: Checkpoint, device: torch.d
     return chosen or "plain"
 
 
+def _takes_fp8(device: torch.device) -> bool:
+    """Return whether a device converts FP8 numbers. The meta device stands for one that does: what is only planned
+    needs no GPU."""
+    return device.type == "meta" or has_fp8(device)
+
+
 def check_weights(checkpoint: Checkpoint, device: torch.device) -> None:
     """Raise `ConfigError` for weights in numbers that the device does not know."""
     quantization = checkpoint.quantization
-    if quantization is not None and quantization.format == "fp8" and not has_fp8(device):
+    if quantization is not None and quantization.format == "fp8" and not _takes_fp8(device):
         raise ConfigError(
             f"the weights are FP8 numbers, which {describe_kind(device)} does not convert: take a checkpoint that is "
             f"not quantized, or one of int8, AWQ or GPTQ"
