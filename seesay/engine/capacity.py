@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from seesay.checkpoint.parts import FLOATS, Part
+from seesay.device.linear.matrix_linear import MatrixLinear
 from seesay.device.ranks import Place, Unconnected
 from seesay.engine.core.loading.length_warning import warn_beyond_training
 from seesay.engine.core.loading.resolved_config import resolve
@@ -33,6 +34,8 @@ CONTEXT_BYTES = 1 << 30
 """What CUDA, kernels and graphs take of a GPU."""
 _STEP_TOKENS, _SAMPLED_ROWS = 8192, 512
 _MATRIX = 2
+_NUMBERS = (".weight", ".qweight", ".weight_packed")
+"""Endings of the names of the tensors that have the numbers of a quantized matrix."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,11 +123,13 @@ class Capacity:
         return kind(self._decoder_config, device=torch.device("meta"), dtype=self.resolved.dtype, **options)
 
     def _measure(self, decoder: ComposedDecoder, *, tp: int = 1, pp: int = 1, has_tower: bool = True) -> Share:
-        weights, shares = self._model.family.weights, _find_shares(decoder)
+        weights, shares, matrices = self._model.family.weights, _find_shares(decoder), _find_matrices(decoder)
         weight_bytes = 0.0
         for name in self._used():
             own = weights.decoder_name(name)
-            weight_bytes += self._loaded_bytes(name) * (float(has_tower) if own is None else _share_of(own, shares))
+            is_matrix = own is not None and own.rpartition(".")[0] in matrices
+            share = float(has_tower) if own is None else _share_of(own, shares)
+            weight_bytes += self._loaded_bytes(name, is_matrix=is_matrix) * share
         layouts = make_layouts(
             decoder.traits.kv_shapes,
             block_size=self._config.block_size,
@@ -150,21 +155,23 @@ class Capacity:
             if (own is not None and not is_head) or (self._has_tower and weights.tower_name(name) is not None):
                 yield name
 
-    def _loaded_bytes(self, name: str) -> int:
-        """Return the bytes of a whole tensor as it is in memory."""
+    def _loaded_bytes(self, name: str, *, is_matrix: bool) -> int:
+        """Return the bytes of a whole tensor as it is in memory. is_matrix: it is of a `MatrixLinear`."""
         stored, size = self._model.checkpoint.stored[name], self.resolved.dtype.itemsize
         if stored.dtype not in FLOATS:
-            return stored.num_bytes * self._count_in_byte(name)
+            is_plain = is_matrix and name.endswith(_NUMBERS)
+            return stored.num_bytes * self._count_in_byte(name, is_matrix=is_matrix) * (size if is_plain else 1)
         own = self._model.family.weights.decoder_name(name) or ""
-        is_layer = own.startswith("layers.") and len(stored.shape) >= _MATRIX
+        is_layer = own.startswith("layers.") and len(stored.shape) >= _MATRIX and not is_matrix
         return math.prod(stored.shape) * (1 if self._config.quantization and is_layer else size)
 
-    def _count_in_byte(self, name: str) -> int:
-        """Return how many numbers a stored byte has that get one each in memory: those of experts of 4 bits."""
+    def _count_in_byte(self, name: str, *, is_matrix: bool) -> int:
+        """Return how many numbers a stored byte has that lie one by one in memory: those of experts of 4 bits, and of
+        a `MatrixLinear`."""
         quantization = self._model.checkpoint.quantization
         if quantization is None:
             return 1
-        is_packed = quantization.is_packed and ".experts." in name and name.endswith(("qweight", "weight_packed"))
+        is_packed = quantization.is_packed and (".experts." in name or is_matrix) and name.endswith(_NUMBERS)
         is_mxfp4 = quantization.format == "mxfp4" and name.endswith("_blocks")
         return 8 // quantization.bits if is_packed or is_mxfp4 else 1
 
@@ -191,6 +198,12 @@ def _find_shares(decoder: ComposedDecoder) -> dict[str, float]:
     for part in (part for weight in weights for part in weight.parts):
         shares[part.tensor] = shares.get(part.tensor, 0.0) + _picked_share(part)
     return shares
+
+
+def _find_matrices(decoder: ComposedDecoder) -> frozenset[str]:
+    """Return the modules, by the model's names, that are plain matrices in memory, however they are stored."""
+    found = (linear.modules_in(path) for path, linear in decoder.linears.items() if isinstance(linear, MatrixLinear))
+    return frozenset(module for modules in found for module in modules)
 
 
 def _picked_share(part: Part) -> float:

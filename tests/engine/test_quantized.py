@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from asking import ask, loop_of, make_picture, parse
-from enrolment import COMPOSED, WITH_LATENT_ROWS
+from enrolment import COMPOSED
 from family_contract import draw_image, load_family, preprocess
 from quantized_folders import FORMS, PACKED_FORMS, edit_tensors, is_quantized, set_config, write_quantized
 
@@ -45,7 +45,7 @@ def is_quantized_or_mixed(name: str) -> bool:
     return "qwen2_model" not in name and (is_quantized(name) or ".linear_attn.in_proj" in name)
 
 
-@pytest.mark.parametrize("name", [name for name in COMPOSED if name not in WITH_LATENT_ROWS])
+@pytest.mark.parametrize("name", COMPOSED)
 def test_the_text_part_of_every_family(name: str, tiny_checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
     quantized, plain = write_quantized(tiny_checkpoint(name), tmp_path, FORM, is_quantized_or_mixed)
     set_config(quantized, quantization_config={**FORM.config, "ignore": TOWERS})

@@ -86,7 +86,7 @@ def logits_of(folder: Path, length: int = 40) -> torch.Tensor:
     config = EngineConfig(device_type="cpu")
     model = open_model(folder, config)
     text = model.backbone.text_config
-    prompt = make_prompt(length, has_three_axes="mrope_section" in (text.rope_parameters or {}))
+    prompt = make_prompt(length, has_three_axes="mrope_section" in (getattr(text, "rope_parameters", None) or {}))
     runner = load_runner(model, resolve(config, model.checkpoint, model.backbone), max_step_tokens=64, block_size=16)
     runner.allocate_cache(num_blocks=16, share=0.5)
     params = SamplingParams(output_logits="all", max_new_tokens=1)

@@ -306,7 +306,7 @@ WITH_STATES = (
 )  # fmt: skip
 """Those whose layers keep a state of each sequence, which is not kept in host memory."""
 WITH_LATENT_ROWS = ("deepseek_v2", "deepseek_v3", "deepseek_vl2", "deepseek_vl2_sigmoid", "kimi_linear", "kimi_vl")
-"""Those whose layers attend to latent rows, which are not quantized."""
+"""Those whose layers attend to latent rows."""
 OF_MODULES = tuple(name for name, tiny in CHECKPOINTS.items() if tiny.of_modules)
 COMPOSED = tuple(name for name in FAMILIES if name not in OF_MODULES)
 """Those of `FAMILIES` whose decoder is ours."""

@@ -346,7 +346,10 @@ PACKED_FORMS = {
 
 def is_quantized(name: str) -> bool:
     """Whether a tensor is the weight of a linear layer of the language model, but for its head."""
-    endings = ("_proj.weight", ".mlp.c_fc.weight", ".c_attn.weight", ".mlp.w1.weight", ".mlp.w2.weight")
+    endings = (
+        "_proj.weight", ".kv_a_proj_with_mqa.weight", ".mlp.c_fc.weight", ".c_attn.weight", ".mlp.w1.weight",
+        ".mlp.w2.weight",
+    )  # fmt: skip
     is_molmo = name.startswith("model.transformer.blocks.") and name.endswith((".attn_out.weight", ".ff_out.weight"))
     is_chatglm = name.startswith("transformer.encoder.layers.") and name.endswith(".weight") and "norm" not in name
     is_split = name.endswith(("_expert_query_key_value.weight", "_expert_dense.weight"))

@@ -34,8 +34,8 @@ folders.
 
 Qwen3-Next, Qwen3.5, MiniCPM-V 4.6, LFM2, LFM2-VL, Granite 4, Bamba, Falcon-H1, Nemotron-H, Nemotron Omni, Jamba and
 Kimi-Linear keep a state of each sequence ([states](design/states.md)). DeepSeek-V2 and V3, DeepSeek-VL2, Kimi-VL and
-some layers of Kimi-Linear attend to latent rows: quantized weights of their `kv_b_proj`, and an int4 KV cache, are
-refused.
+some layers of Kimi-Linear attend to latent rows. Quantized weights of their `kv_b_proj` are multiplied out when they
+are loaded; adapters of it, and an int4 KV cache, are refused.
 
 ## Vision-language models
 

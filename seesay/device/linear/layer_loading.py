@@ -18,6 +18,7 @@ from seesay.device.linear.fp8 import FP8_NUMBERS
 from seesay.device.linear.int8 import INT8_NUMBERS
 from seesay.device.linear.linear import UNQUANTIZED, Linear
 from seesay.device.linear.linear_method import LinearMethod
+from seesay.device.linear.matrix_linear import MatrixLinear, MultipliedOut
 from seesay.device.linear.mxfp4 import Mxfp4
 from seesay.device.linear.one_byte import OneByte, OneByteInFlight
 from seesay.device.linear.packed_integers import Awq, Gptq, PackQuantized
@@ -66,7 +67,8 @@ class LoadedLayers:
         """
         choose = _MethodChoice(checkpoint, self.name_of, self.dtype, may_quantize=may_quantize)
         for path, linear in self._linears.items():
-            linear.method = choose(linear.modules_in(path), is_quantizable=linear.is_quantizable)
+            method = choose(linear.modules_in(path), is_quantizable=linear.is_quantizable)
+            linear.method = MultipliedOut(method, self.dtype) if isinstance(linear, MatrixLinear) else method
             if reason := linear.why_not(self.device):
                 raise CheckpointError(f"{checkpoint.path}: {path}: {reason}")
         if checkpoint.quantization is not None:

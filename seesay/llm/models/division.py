@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from seesay.device.ranks import ALONE, Place, Ranks
 from seesay.errors import ConfigError
+from seesay.llm.models.mixer_spec import LatentSpec
 from seesay.llm.models.spec import DecoderConfig, FeedForwardSpec
 
 if TYPE_CHECKING:
@@ -180,11 +181,22 @@ def _divides(config: DecoderConfig, size: int, division: Division) -> bool:
         return False
     if not all(layer.other is None or layer.other.divides(size) for layer in config.layers):
         return False
-    width, kv_width = (config.head_dim * max(1, count // size) for count in (num_heads, num_kv_heads))
-    if size > 1 and (width % math.lcm(*grain) or kv_width % grain.outputs):
+    if size > 1 and not _has_whole_groups(config, size, grain):
         return False
     has_tokens = -(-config.vocab_size // size) * (size - 1) < config.vocab_size
     return has_tokens and all(count >= size for spec in _kinds(config) for count in _count_pieces(spec, size, division))
+
+
+def _has_whole_groups(config: DecoderConfig, size: int, grain: Grain) -> bool:
+    """Return whether the heads of one of so many ranks are whole groups of what is stored together. The rows of latent
+    attention, which all ranks have, are not cut."""
+    latent = next((layer.other for layer in config.layers if isinstance(layer.other, LatentSpec)), None)
+    if latent is not None:
+        num_heads, plain = config.num_heads // size, latent.plain_dim
+        outputs = (num_heads * (plain + other) for other in (latent.turned_dim, latent.value_dim))
+        return not (num_heads * latent.value_dim % grain.inputs or any(count % grain.outputs for count in outputs))
+    width, kv_width = (config.head_dim * max(1, count // size) for count in (config.num_heads, config.num_kv_heads))
+    return not (width % math.lcm(*grain) or kv_width % grain.outputs)
 
 
 def _count_pieces(spec: FeedForwardSpec, num_ranks: int, division: Division) -> Iterator[int]:

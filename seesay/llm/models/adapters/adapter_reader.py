@@ -21,6 +21,7 @@ from seesay.device.linear.low_rank_parts import (
     cut_magnitude,
     cut_outputs,
 )
+from seesay.device.linear.matrix_linear import MatrixLinear
 from seesay.device.transfers import PinnedMemory
 from seesay.errors import CheckpointError
 from seesay.llm.models.adapters.adapted_ends import HEAD, TABLE, HostEnds
@@ -169,11 +170,11 @@ class AdapterReader:
 
 
 def _find_sites(linears: Mapping[str, Linear], max_rank: int) -> Iterator[Site]:
-    """Yield the layers that may have adapters, without those of experts. What is added to rows of media takes these
-    rows alone."""
+    """Yield the layers that may have adapters, without those of experts, and those of which only the matrix is used.
+    What is added to rows of media takes these rows alone."""
     offset = first = 0
     for path, linear in linears.items():
-        if path == HEAD or path.endswith(_OF_MEDIA) or isinstance(linear, ExpertLinear):
+        if path == HEAD or path.endswith(_OF_MEDIA) or isinstance(linear, ExpertLinear | MatrixLinear):
             continue
         sources = LayerSources.of(linear, path)
         site = Site(path, linear, sources.groups, sources.bounds, offset, first)

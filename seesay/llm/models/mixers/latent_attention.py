@@ -11,8 +11,9 @@ from collections.abc import Mapping
 
 import torch
 
-from seesay.checkpoint.parts import Axis, Part, Source, Weight, plain_weight
+from seesay.checkpoint.parts import Source, Weight, plain_weight
 from seesay.device.linear.linear import Linear
+from seesay.device.linear.matrix_linear import MatrixLinear
 from seesay.device.linear.norm import rms_norm
 from seesay.llm.memory.kv_layout import LayerCache
 from seesay.llm.models.division import Division
@@ -53,9 +54,9 @@ class LatentAttention:
         )
         self.linears: Mapping[str, Linear] = {**self.qkv.linears, **self.out.linears}
         self._row_norm = plain_weight(f"{name}.kv_a_layernorm.weight", spec.rank)
-        self._key_up = _pick_expansion(name, heads, config.num_heads, spec, is_value=False)
-        self._value_up = _pick_expansion(name, heads, config.num_heads, spec, is_value=True)
-        self.norms: tuple[Weight, ...] = (self._row_norm, self._key_up, self._value_up)
+        self._expansion = MatrixLinear(spec.rank, [_pick_expansion(heads, config.num_heads, spec)])
+        self.linears = {**self.linears, "self_attn.kv_b_proj": self._expansion}
+        self.norms: tuple[Weight, ...] = (self._row_norm,)
         self._query_up: Linear | None = None
         if spec.query_rank:
             source = _pick_queries("q_b_proj", heads, config.num_heads, spec)
@@ -74,11 +75,11 @@ class LatentAttention:
         cos, sin = step.turns[0]
         norm = self._row_norm.data, self._eps
         self._ops.write_latent(rows, cos, sin, norm, cache, step.slots, step.faults)
-        key_up = self._key_up.data.view(heads, spec.plain_dim, spec.rank)
+        expansion = self._expansion.matrix.view(heads, -1, spec.rank)
+        key_up, value_up = expansion[:, : spec.plain_dim], expansion[:, spec.plain_dim :]
         absorbed = torch.bmm(plain.transpose(0, 1), key_up).transpose(0, 1)
         query = torch.cat((rotate(turned_query, cos, sin), absorbed), dim=2)
         attended = self._ops.attend_latent(query, cache, step.plan, scale=self._scale)
-        value_up = self._value_up.data.view(heads, spec.value_dim, spec.rank)
         values = torch.bmm(attended.transpose(0, 1), value_up.transpose(1, 2))
         return values.transpose(0, 1).reshape(count, -1)
 
@@ -112,10 +113,8 @@ def _pick_row(spec: LatentSpec) -> Source:
     return Source(module="kv_a_proj_with_mqa", num_outputs=spec.row_size, picks=picks)
 
 
-def _pick_expansion(name: str, heads: range, num_heads: int, spec: LatentSpec, *, is_value: bool) -> Weight:
-    """Return the matrix [H · K, rank] of the keys, or [H · V, rank] of the values, of these heads."""
-    size, first = spec.plain_dim + spec.value_dim, spec.plain_dim if is_value else 0
-    length = spec.value_dim if is_value else spec.plain_dim
-    picks = tuple(range(head * size + first, head * size + first + length) for head in heads)
-    axes = (Axis(dim=0, size=num_heads * size, picks=picks), Axis(dim=1, size=spec.rank))
-    return Weight(parts=(Part(tensor=f"{name}.kv_b_proj.weight", axes=axes),))
+def _pick_expansion(heads: range, num_heads: int, spec: LatentSpec) -> Source:
+    """Return what expands latent vectors: of each of `heads`, the matrix of its keys, then that of its values."""
+    size = spec.plain_dim + spec.value_dim
+    picks = (range(heads.start * size, heads.stop * size),)
+    return Source(module="kv_b_proj", num_outputs=num_heads * size, picks=picks)
