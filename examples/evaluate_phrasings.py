@@ -24,7 +24,7 @@ from seesay.demo.evaluate import (
     open_evaluation,
     share_right,
 )
-from seesay.demo.scenes import TASKS, make_example
+from seesay.demo.scenes import SKILLS, TASKS, make_example
 
 
 def evaluate_phrasings(
@@ -38,7 +38,7 @@ def evaluate_phrasings(
     figures = {}
     for task in tasks:
         shares = {}
-        if task in TASKS:
+        if task in (*TASKS, *SKILLS):
             shares["known"] = share_right(list(judge(make_example, task=task)))
         judged = list(judge(functools.partial(make_talk, held_out=True), task=task))
         shares["unseen"] = share_right(judged)
@@ -51,7 +51,9 @@ def evaluate_phrasings(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = make_parser("python examples/evaluate_phrasings.py", __doc__)
-    parser.add_argument("--tasks", nargs="+", choices=TALK_TASKS, default=TALK_TASKS, help="only these tasks")
+    parser.add_argument(
+        "--tasks", nargs="+", choices=(*TALK_TASKS, *SKILLS), default=TALK_TASKS, help="only these tasks"
+    )
     parser.add_argument("--kinds", action="store_true", help="also report the share of each kind of question")
     given = parser.parse_args(arguments)
     with open_evaluation(parser, given) as answer:

@@ -12,6 +12,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 
 from demo_training import packing as pk
 from demo_training.network import IMAGE_MEAN, IMAGE_STD
+from seesay.demo.example import IMAGE_PIXELS
 from seesay.demo.scenes import TRAINING_TASKS, make_example, training_seed
 from seesay.demo.vocabulary import WORDS
 from seesay.templates.builtin import find_file
@@ -121,11 +122,11 @@ def write_processing_files(folder: Path, tokenizer: Tokenizer) -> None:
             "pad_token_id": ids["endoftext"],
             "eos_token_id": [ids["im_end"], ids["endoftext"]],
             "do_sample": False,
-            "max_new_tokens": 128,
+            "max_new_tokens": 256,
         },
         "preprocessor_config.json": {
             "image_processor_type": "Qwen2VLImageProcessor",
-            **limits(pk.IMAGE_PIXELS),
+            **limits(IMAGE_PIXELS),
             **pixels,
         },
         "video_preprocessor_config.json": {

@@ -17,10 +17,13 @@ from torch import Tensor, nn
 from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 
 from demo_training import packing as pk
+from seesay.demo.example import CELL_PX
 
 IMAGE_MEAN = (0.48145466, 0.4578275, 0.40821073)
 IMAGE_STD = (0.26862954, 0.26130258, 0.27577711)
 NUM_PATCH_CLASSES = (len(pk.COLOUR_IDS), len(pk.SHAPE_IDS), len(pk.GLYPH_IDS))
+BOX_LOSS_BETA = 0.1
+"""Cells up to which the error of a side counts by its square."""
 EMPTY_PATCH_WEIGHT = 0.2
 """How much a patch without an object counts in the auxiliary loss."""
 
@@ -97,7 +100,7 @@ def make_config(sizes: Sizes, *, vocab_size: int, special_ids: dict[str, int]) -
             "spatial_merge_size": pk.MERGE,
             "temporal_patch_size": pk.TEMPORAL_PATCH,
             "tokens_per_second": pk.TOKENS_PER_SECOND,
-            "window_size": pk.WINDOW_CELLS * pk.CELL_PX,
+            "window_size": pk.WINDOW_CELLS * CELL_PX,
             "out_hidden_size": sizes.hidden,
             "fullatt_block_indexes": list(sizes.full_attention_blocks),
         },
@@ -119,11 +122,12 @@ class Batch:
         for name, (_, shape) in pk.FIELDS.items():
             start, end = pk.FIELD_SPANS[name]
             flat = memory[:, start:end].contiguous()
-            dtype = torch.uint8 if name == "patches" else torch.int32
+            dtype = {"patches": torch.uint8, "patch_boxes": torch.int16}.get(name, torch.int32)
             fields[name] = flat.view(dtype).reshape(self.num_packs * shape[0], *shape[1:])
         self.patches = fields["patches"]
         self.patch_positions = fields["patch_positions"]
         self.patch_labels = fields["patch_labels"].long()
+        self.patch_boxes = fields["patch_boxes"]
         self.token_ids = fields["token_ids"].long()
         self.positions = fields["positions"]
         self.targets = fields["targets"].long()
@@ -205,6 +209,8 @@ class PackedModel(nn.Module):
         self.patch_heads = nn.ModuleList(
             nn.Linear(text.hidden_size, pk.MERGE**2 * classes) for classes in NUM_PATCH_CLASSES
         )
+        # And how far the sides of the shape there are.
+        self.box_head = nn.Linear(text.hidden_size, pk.MERGE**2 * 4)
         vision_dim = vision.hidden_size // vision.num_heads // 2
         text_dim = text.hidden_size // text.num_attention_heads
         theta = text.rope_parameters["rope_theta"]
@@ -265,7 +271,8 @@ class PackedModel(nn.Module):
         return _linear(_rms_norm(hidden, text.norm.weight), self.model.lm_head)
 
     def patch_loss(self, batch: Batch, embeddings: Tensor) -> Tensor:
-        """Cross entropy of what covers each patch, mean over colours, shapes and glyphs."""
+        """Cross entropy of what covers each patch, mean over colours, shapes and glyphs; and how far the sides of
+        shapes are from where they are seen, in cells (smooth L1)."""
         losses = []
         for axis, head in enumerate(self.patch_heads):
             if not isinstance(head, nn.Linear):
@@ -274,7 +281,11 @@ class PackedModel(nn.Module):
             logits = _linear(embeddings, head).view(len(labels), -1).float()
             weights = torch.where(labels > 0, 1.0, EMPTY_PATCH_WEIGHT)
             losses.append((F.cross_entropy(logits, labels, reduction="none") * weights).sum() / weights.sum())
-        return torch.stack(losses).mean()
+        sides = batch.patch_boxes.float() / CELL_PX
+        seen = _linear(embeddings, self.box_head).view(-1, 4).float()
+        weights = (batch.patch_labels[:, 1:2] > 0).float()
+        missed = F.smooth_l1_loss(seen, sides, reduction="none", beta=BOX_LOSS_BETA) * weights
+        return torch.stack(losses).mean() + missed.sum() / (4 * weights.sum()).clamp(min=1)
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """(answer loss, patch loss, whether each token's target is the likeliest: bool [tokens])."""
@@ -295,6 +306,16 @@ def answers_right(batch: Batch, is_likeliest: Tensor, num_tasks: int) -> Tensor:
     tasks = batch.answer_tasks.clamp(min=0)
     counts[:, 0].index_add_(0, tasks, ((wrong == 0) & known).float())
     counts[:, 1].index_add_(0, tasks, known.float())
+    return counts
+
+
+def tokens_right(batch: Batch, is_likeliest: Tensor, num_tasks: int) -> Tensor:
+    """Counts [num_tasks, 2] of (tokens of measured answers that are likeliest after the right ones, all of them)."""
+    tasks = batch.answer_tasks[batch.answer_ids.clamp(min=0)]
+    known = (batch.answer_ids >= 0) & (tasks >= 0)
+    counts = torch.zeros(num_tasks, 2, device=tasks.device)
+    counts[:, 0].index_add_(0, tasks.clamp(min=0), (is_likeliest & known).float())
+    counts[:, 1].index_add_(0, tasks.clamp(min=0), known.float())
     return counts
 
 

@@ -23,18 +23,16 @@ from tokenizers import Tokenizer
 
 from demo_training.talks import TALK_TASKS, make_talk
 from seesay.demo.drawing import Picture
-from seesay.demo.scenes import CLIP_FPS, FIRST_EVALUATION_SEED, TASKS, Example, make_example, training_seed
+from seesay.demo.example import CELL_PX, IMAGE_PIXELS, fit_size
+from seesay.demo.scenes import CLIP_FPS, FIRST_EVALUATION_SEED, SKILLS, TASKS, Example, make_example, training_seed
 from seesay.demo.vocabulary import COLOURS, GLYPHS, SHAPES
 
 PATCH_PX = 14
-MERGE = 2
-CELL_PX = PATCH_PX * MERGE
+MERGE = CELL_PX // PATCH_PX
 WINDOW_CELLS = 4
 TEMPORAL_PATCH = 2
 PATCH_VALUES = 3 * TEMPORAL_PATCH * PATCH_PX**2
 TOKENS_PER_SECOND = 1
-IMAGE_PIXELS = (36 * CELL_PX**2, 81 * CELL_PX**2)
-"""Fewest and most pixels of a picture as the model sees it."""
 CLIP_PIXELS = (16 * CELL_PX**2, 36 * CELL_PX**2)
 """Fewest and most pixels of a clip's frame."""
 
@@ -65,7 +63,10 @@ TALK_SHARES = {
 }  # fmt: skip
 SHARE_OF_TALKS = 0.66
 """Share of conversations from the grammar; the others keep to the few wordings of `phrasing`."""
-REPORTED_TASKS = (*TASKS, *(f"unseen {task}" for task in TALK_TASKS))
+SKILL_SHARES = {"page": 62, "find": 30, "count_pages": 8}
+SHARE_OF_SKILLS = 0.45
+"""Share of conversations about `SKILLS`."""
+REPORTED_TASKS = (*TASKS, *SKILLS, *(f"unseen {task}" for task in (*TALK_TASKS, *SKILLS)))
 """The reports of validation: wordings of the first training, then held-out forms."""
 
 COLOUR_IDS = {name: i for i, name in enumerate(COLOURS, start=1)} | {"": 0}
@@ -78,6 +79,7 @@ FIELDS: dict[str, tuple[type[np.generic], tuple[int, ...]]] = {
     "patches": (np.uint8, (MAX_PATCHES, PATCH_VALUES)),
     "patch_positions": (np.int32, (MAX_PATCHES, 2)),
     "patch_labels": (np.int32, (MAX_PATCHES, 3)),
+    "patch_boxes": (np.int16, (MAX_PATCHES, 4)),
     "cu_windows": (np.int32, (MAX_WINDOWS,)),
     "cu_frames": (np.int32, (MAX_FRAMES,)),
     "cu_conversations": (np.int32, (MAX_CONVERSATIONS,)),
@@ -89,10 +91,11 @@ FIELDS: dict[str, tuple[type[np.generic], tuple[int, ...]]] = {
     "answer_tasks": (np.int32, (MAX_CONVERSATIONS,)),
 }
 """A pack's arrays, type and shape. Patches lie in window order; `patch_positions` is (row, column), `patch_labels` is
-(colour, shape, glyph); `vision_rows` names the merged patch whose embedding replaces a token's, or -1; `targets` is
-the next token where it belongs to an answer, else -1; `answer_ids` numbers the measured answer of each conversation,
--1 elsewhere; `answer_tasks` is the index of its task in `REPORTED_TASKS`, -1 for none. Measured is the answer to the
-turn that its example names, mostly the first."""
+(colour, shape, glyph), `patch_boxes` how many pixels the sides of the shape there (left, top, right, bottom) are from
+the patch's centre, 0 without a shape; `vision_rows` names the merged patch whose embedding replaces a token's, or -1;
+`targets` is the next token where it belongs to an answer, else -1; `answer_ids` numbers the measured answer of each
+conversation, -1 elsewhere; `answer_tasks` is the index of its task in `REPORTED_TASKS`, -1 for none. Measured is the
+answer to the turn that its example names, mostly the first."""
 
 ALIGNMENT = 64
 
@@ -120,21 +123,6 @@ def pack_views(memory: mmap.mmap | Array, offset: int = 0) -> dict[str, Array]:
 
 
 # --- vision -----------------------------------------------------------------------------------------------------
-
-
-def fit_size(width: int, height: int, pixels: tuple[int, int]) -> tuple[int, int]:
-    """The size a picture is resized to: multiples of `CELL_PX`, area within `pixels` (Qwen2-VL's smart resize)."""
-    new_width, new_height = (round(side / CELL_PX) * CELL_PX for side in (width, height))
-    if new_width * new_height > pixels[1]:
-        shrink = math.sqrt(width * height / pixels[1])
-        return (
-            max(CELL_PX, math.floor(width / shrink / CELL_PX) * CELL_PX),
-            max(CELL_PX, math.floor(height / shrink / CELL_PX) * CELL_PX),
-        )
-    if new_width * new_height < pixels[0]:
-        grow = math.sqrt(pixels[0] / (width * height))
-        return math.ceil(width * grow / CELL_PX) * CELL_PX, math.ceil(height * grow / CELL_PX) * CELL_PX
-    return new_width, new_height
 
 
 @functools.lru_cache(maxsize=1024)
@@ -178,25 +166,35 @@ def patchify(frames: Array) -> Array:
     return patches
 
 
-def label_patches(picture: Picture, size: tuple[int, int]) -> Array:
-    """Return the mark at the centre of each patch once `picture` has `size`: int32 [cells * 4, 3], in window order."""
+def label_patches(picture: Picture, size: tuple[int, int]) -> tuple[Array, Array]:
+    """Return the mark at the centre of each patch once `picture` has `size`, int32 [cells * 4, 3], and the distances of
+    its sides if it is a shape, int16 [cells * 4, 4]; both in window order."""
     columns, rows = size[0] // PATCH_PX, size[1] // PATCH_PX
-    labels = np.zeros((rows, columns, 3), np.int32)
+    labels, boxes = np.zeros((rows, columns, 3), np.int32), np.zeros((rows, columns, 4), np.int16)
     scale_x, scale_y = (size[i] / picture.image.size[i] / PATCH_PX for i in range(2))
     for mark in picture.marks:
         x0, x1, y0, y1 = mark.box[0] * scale_x, mark.box[2] * scale_x, mark.box[1] * scale_y, mark.box[3] * scale_y
-        left, right = max(0, math.ceil(x0 - 0.5)), min(columns, math.floor(x1 - 0.5) + 1)
-        top, bottom = max(0, math.ceil(y0 - 0.5)), min(rows, math.floor(y1 - 0.5) + 1)
-        if bottom <= top:
-            top = min(rows - 1, max(0, int((y0 + y1) / 2)))
-            bottom = top + 1
-        if right <= left:
-            left = min(columns - 1, max(0, int((x0 + x1) / 2)))
-            right = left + 1
-        labels[top:bottom, left:right] = (COLOUR_IDS[mark.colour], SHAPE_IDS[mark.shape], GLYPH_IDS.get(mark.glyph, 0))
+        left, right = _covered(x0, x1, columns)
+        top, bottom = _covered(y0, y1, rows)
+        place = (slice(top, bottom), slice(left, right))
+        labels[place] = (COLOUR_IDS[mark.colour], SHAPE_IDS[mark.shape], GLYPH_IDS.get(mark.glyph, 0))
+        if mark.shape:
+            xs, ys = np.arange(left, right)[None] + 0.5, np.arange(top, bottom)[:, None] + 0.5
+            for i, (side, centres) in enumerate(((x0, xs), (y0, ys), (x1, xs), (y1, ys))):
+                boxes[(*place, i)] = np.rint((side - centres) * PATCH_PX)
     order, _ = window_order(rows // MERGE, columns // MERGE)
-    ordered: Array = _cells_of(labels)[order].reshape(-1, 3)
+    ordered: tuple[Array, Array] = _cells_of(labels)[order].reshape(-1, 3), _cells_of(boxes)[order].reshape(-1, 4)
     return ordered
+
+
+def _covered(start: float, end: float, count: int) -> tuple[int, int]:
+    """Return the first of `count` patches whose centre is between `start` and `end`, and the one after the last; the
+    patch nearest to their middle if there is none."""
+    first, stop = max(0, math.ceil(start - 0.5)), min(count, math.floor(end - 0.5) + 1)
+    if stop <= first:
+        first = min(count - 1, max(0, int((start + end) / 2)))
+        stop = first + 1
+    return first, stop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,6 +203,7 @@ class Vision:
 
     patches: Array
     labels: Array
+    boxes: Array
     grid: tuple[int, int, int]
     modality: str
     seconds_per_step: float = 0.0
@@ -222,9 +221,11 @@ def see_picture(picture: Picture) -> Vision:
     """A still picture, resized and cut into patches; both time steps of a patch show the same."""
     size = fit_size(*picture.image.size, IMAGE_PIXELS)
     pixels = np.asarray(_resized(picture.image, size))
+    labels, boxes = label_patches(picture, size)
     return Vision(
         patches=patchify(np.broadcast_to(pixels, (TEMPORAL_PATCH, *pixels.shape))),
-        labels=label_patches(picture, size),
+        labels=labels,
+        boxes=boxes,
         grid=(1, size[1] // CELL_PX, size[0] // CELL_PX),
         modality="image",
     )
@@ -236,9 +237,11 @@ def see_clip(frames: tuple[Picture, ...], *, fps: float) -> Vision:
     pixels = [np.asarray(_resized(frame.image, size)) for frame in frames]
     pixels += pixels[-1:] * (len(pixels) % TEMPORAL_PATCH)
     steps = range(0, len(pixels), TEMPORAL_PATCH)
+    labels, boxes = zip(*(label_patches(frames[i], size) for i in steps), strict=True)
     return Vision(
         patches=np.concatenate([patchify(np.stack(pixels[i : i + TEMPORAL_PATCH])) for i in steps]),
-        labels=np.concatenate([label_patches(frames[i], size) for i in steps]),
+        labels=np.concatenate(labels),
+        boxes=np.concatenate(boxes),
         grid=(len(steps), size[1] // CELL_PX, size[0] // CELL_PX),
         modality="video",
         seconds_per_step=TEMPORAL_PATCH / fps,
@@ -332,6 +335,9 @@ class Encoder:
                 self._add_message(conversation, "user", question)
             conversation.add_text((self._special["im_start"], *self._encode("assistant\n")))
             start = len(conversation.token_ids)
+            if example.forced_start and answer.startswith(example.forced_start):
+                conversation.add_text(self._encode(example.forced_start))
+                answer = answer.removeprefix(example.forced_start)
             conversation.add_text((*self._encode(answer), self._special["im_end"]), is_answer=True)
             if conversation.measured_answer == (0, 0) and turn == example.asked:
                 conversation.measured_answer = (start, len(conversation.token_ids))
@@ -402,6 +408,7 @@ class _Packer:
         start, end = self.num_patches, self.num_patches + vision.num_tokens * MERGE**2
         self.views["patches"][start:end] = vision.patches
         self.views["patch_labels"][start:end] = vision.labels
+        self.views["patch_boxes"][start:end] = vision.boxes
         self.views["patch_positions"][start:end] = np.tile(_patch_positions(rows, columns), (steps, 1))
         _, window_cells = window_order(rows, columns)
         for _ in range(steps):
@@ -413,7 +420,7 @@ class _Packer:
     def finish(self) -> None:
         """Fill what is left with inert rows, each within some segment so that attention writes every row."""
         views, patches, tokens = self.views, self.num_patches, self.num_tokens
-        for name in ("patches", "patch_positions", "patch_labels"):
+        for name in ("patches", "patch_positions", "patch_labels", "patch_boxes"):
             views[name][patches:] = 0
         for name, value in (("token_ids", 0), ("positions", 0), ("vision_rows", -1), ("targets", -1)):
             views[name][tokens:] = value
@@ -465,6 +472,9 @@ def _training_conversations(index: int, encoder: Encoder) -> Iterator[tuple[Conv
     rng = random.Random(f"seesay-demo/pack/{training_seed(index)}")
 
     def pick(seed: int) -> tuple[Example, str]:
+        if rng.random() < SHARE_OF_SKILLS:
+            task = _pick_task(rng, SKILL_SHARES)
+            return (make_talk(task, seed), "") if rng.random() < SHARE_OF_TALKS else (make_example(task, seed), task)
         if rng.random() < SHARE_OF_TALKS:
             task = _pick_task(rng, TALK_SHARES)
             return make_talk(task, seed), ""
@@ -478,20 +488,25 @@ def _training_conversations(index: int, encoder: Encoder) -> Iterator[tuple[Conv
             follow_up, _ = pick(training_seed(index * EXAMPLES_PER_PACK + number + 1))
             if follow_up.task == "chat" and (example.pictures or example.frames):
                 follow_up = None  # it may say that there is no picture
+            if follow_up and "count_pages" in (example.task, follow_up.task):
+                follow_up = None  # the pictures of both would count
         yield encoder.encode(example, rng, follow_up=follow_up), task
+
+
+_VALIDATION_SHARES = {**TASK_SHARES, "page": 15, "find": 15, "count_pages": 6}
 
 
 def _old_conversations(index: int, encoder: Encoder) -> Iterator[tuple[Conversation, str]]:
     rng = random.Random(f"seesay-demo/validation/{index}")
     for number in range(EXAMPLES_PER_PACK):
-        task = _pick_task(rng, TASK_SHARES)
+        task = _pick_task(rng, _VALIDATION_SHARES)
         yield encoder.encode(make_example(task, _validation_seed(index, number)), rng), task
 
 
 def _held_out_conversations(index: int, encoder: Encoder) -> Iterator[tuple[Conversation, str]]:
     rng = random.Random(f"seesay-demo/validation/{index}")
     for number in range(EXAMPLES_PER_PACK):
-        task = TALK_TASKS[number % len(TALK_TASKS)]
+        task = (*TALK_TASKS, *SKILLS)[number % (len(TALK_TASKS) + len(SKILLS))]
         example = make_talk(task, _validation_seed(index, number), held_out=True)
         yield encoder.encode(example, rng), f"unseen {task}"
 
@@ -545,9 +560,16 @@ class PackStream:
 
     def wait_next(self) -> int:
         """Wait for the next pack; returns its slot, which stays as it is until `release` is called for it."""
+        slot = self.try_next(timeout_s=PACK_TIMEOUT_S)
+        if slot is None:
+            raise RuntimeError(f"a drawing worker made no pack in {PACK_TIMEOUT_S:.0f} s")
+        return slot
+
+    def try_next(self, timeout_s: float = 0.0) -> int | None:
+        """Return the slot of the next pack as `wait_next` does; None if it is not drawn yet."""
         turn, worker = divmod(self._next, self.num_workers)
-        if not self._ready[worker].acquire(timeout=PACK_TIMEOUT_S):
-            raise RuntimeError(f"drawing worker {worker} made no pack in {PACK_TIMEOUT_S:.0f} s")
+        if not self._ready[worker].acquire(timeout=timeout_s):
+            return None
         self._next += 1
         return self._slot(worker, turn)
 

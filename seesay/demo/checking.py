@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from seesay.demo.scenes import Example
 from seesay.demo.vocabulary import COLOURS, COUNT_WORDS, LABEL_SETS, SHAPES, plural
@@ -21,6 +24,8 @@ _FACT_WORDS = (
     | {"first", "second", "both", "same"}
 )
 _CONCLUSION = ", so "
+LEAST_OVERLAP = 0.7
+"""The least intersection over union of a box that is right and the expected one."""
 _QUOTED = re.compile(r"[\"“”']([^\"“”]*)[\"“”']")
 
 
@@ -28,11 +33,19 @@ def is_right(example: Example, answer: str, turn: int = 0) -> bool:
     """Return whether `answer` to question `turn` of `example` is complete and says nothing false.
 
     A description is right if it names every object's colour and shape and invents none; other answers if they
-    state the same facts as the expected one. Reasons before a conclusion may be left out.
+    state the same facts as the expected one. Reasons before a conclusion may be left out. A page is right if all its
+    lines are; boxes are if each of them overlaps by `LEAST_OVERLAP` with one of that label.
     """
-    question, expected = example.turns[turn]
+    expected = example.turns[turn][1]
+    if expected.startswith("[") or "\n" in expected:
+        return _is_same_list(expected, answer)
     if example.task in ("chat", "photo"):
         return answer.strip() == expected
+    return _is_right_sentence(example, answer, turn)
+
+
+def _is_right_sentence(example: Example, answer: str, turn: int) -> bool:
+    question, expected = example.turns[turn]
     if " + " in expected:
         return re.findall(r"\d+", answer)[-1:] == re.findall(r"\d+", expected)[-1:]
     if expected.startswith("There "):
@@ -46,6 +59,71 @@ def is_right(example: Example, answer: str, turn: int = 0) -> bool:
     if expected.startswith("The picture shows ") and not bar_letters:
         return _named_things(answer) == _named_things(expected) != Counter()
     return _states_same_facts(question, expected, answer, bar_letters=bar_letters)
+
+
+def _is_same_list(expected: str, answer: str) -> bool:
+    """Return whether an answer has the boxes or the lines that are expected."""
+    if expected.startswith("["):
+        return _same_boxes(_boxes(expected), _boxes(answer))
+    return share_of_characters(expected, answer) == 1.0
+
+
+def score(example: Example, answer: str) -> float:
+    """Return how right the answer to the measured question is: the share of a page's characters, else 0 or 1."""
+    if example.task == "page":
+        return share_of_characters(example.turns[example.asked][1], answer)
+    return float(is_right(example, answer, example.asked))
+
+
+def share_of_characters(expected: str, answer: str) -> float:
+    """Return 1 less the edits that make one text of the other per character of `expected`; 0 for more edits than that.
+
+    Line ends and blanks are characters; those around the answer are not.
+    """
+    answer = answer.strip()
+    row = list(range(len(answer) + 1))
+    for above, wanted in enumerate(expected, start=1):
+        before, row[0] = row[0], above
+        for i, found in enumerate(answer, start=1):
+            before, row[i] = row[i], min(row[i] + 1, row[i - 1] + 1, before + (wanted != found))
+    return max(0.0, 1 - row[-1] / len(expected))
+
+
+def overlap(one: Sequence[float], other: Sequence[float]) -> float:
+    """Return the intersection over union of two boxes (left, top, right, bottom)."""
+    width = min(one[2], other[2]) - max(one[0], other[0])
+    height = min(one[3], other[3]) - max(one[1], other[1])
+    if width <= 0 or height <= 0:
+        return 0.0
+    areas = [(box[2] - box[0]) * (box[3] - box[1]) for box in (one, other)]
+    return width * height / (sum(areas) - width * height)
+
+
+def _boxes(text: str) -> list[Mapping[str, Any]] | None:
+    """Return the list of boxes that a text is; None if it is none."""
+    try:
+        boxes = json.loads(text)
+    except ValueError:
+        return None
+    return boxes if isinstance(boxes, list) and all(map(_is_box, boxes)) else None
+
+
+def _is_box(entry: object) -> bool:
+    sides = entry.get("bbox_2d") if isinstance(entry, dict) else None
+    return isinstance(sides, list) and len(sides) == 4 and all(isinstance(side, int | float) for side in sides)
+
+
+def _same_boxes(expected: Sequence[Mapping[str, Any]] | None, found: Sequence[Mapping[str, Any]] | None) -> bool:
+    if expected is None or found is None or len(expected) != len(found):
+        return False
+    left = list(found)
+    for box in expected:
+        matching = [each for each in left if each.get("label") == box["label"]]
+        best = max(matching, key=lambda each: overlap(each["bbox_2d"], box["bbox_2d"]), default=None)
+        if best is None or overlap(best["bbox_2d"], box["bbox_2d"]) < LEAST_OVERLAP:
+            return False
+        left.remove(best)
+    return True
 
 
 def _states_same_facts(question: str, expected: str, answer: str, *, bar_letters: bool) -> bool:

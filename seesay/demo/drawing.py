@@ -14,6 +14,7 @@ from seesay.demo.vocabulary import COLOURS, RGB
 
 Size = tuple[int, int]
 Point = tuple[float, float]
+Rectangle = tuple[float, float, float, float]
 SUPERSAMPLING = 2
 """Supersampling factor: shapes are drawn this many times larger and averaged down, for smooth edges."""
 
@@ -34,12 +35,20 @@ class Thing:
     def name(self) -> str:
         return f"{self.colour} {self.shape}"
 
+    @property
+    def box(self) -> Rectangle:
+        """The rectangle that the shape just fills: left, top, right, bottom, in pixels of the finished picture."""
+        if self.shape in ("circle", "ring"):
+            return self.x - self.radius, self.y - self.radius, self.x + self.radius, self.y + self.radius
+        xs, ys = zip(*_corners(self), strict=True)
+        return min(xs), min(ys), max(xs), max(ys)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
     """A shape or one written character, which covers the rectangle `box` (left, top, right, bottom, in pixels)."""
 
-    box: tuple[float, float, float, float]
+    box: Rectangle
     colour: str
     shape: str = ""
     glyph: str = ""
@@ -96,6 +105,12 @@ _OUTLINES: dict[str, tuple[Point, ...]] = {
 """The corners of shapes in the unit circle, y downwards."""
 
 
+def _corners(thing: Thing) -> list[Point]:
+    """Return the corners of a shape that has some, in pixels of the finished picture."""
+    cos, sin = math.cos(thing.tilt) * thing.radius, math.sin(thing.tilt) * thing.radius
+    return [(thing.x + a * cos - b * sin, thing.y + a * sin + b * cos) for a, b in _OUTLINES[thing.shape]]
+
+
 def _draw_thing(draw: ImageDraw.ImageDraw, thing: Thing, *, outline: RGB | None) -> None:
     """Draw onto a supersampled canvas."""
     x, y, radius = (value * SUPERSAMPLING for value in (thing.x, thing.y, thing.radius))
@@ -107,8 +122,7 @@ def _draw_thing(draw: ImageDraw.ImageDraw, thing: Thing, *, outline: RGB | None)
         else:
             draw.ellipse(box, fill=thing.rgb, outline=outline, width=line_width)
         return
-    cos, sin = math.cos(thing.tilt) * radius, math.sin(thing.tilt) * radius
-    corners = [(x + a * cos - b * sin, y + a * sin + b * cos) for a, b in _OUTLINES[thing.shape]]
+    corners = [(x * SUPERSAMPLING, y * SUPERSAMPLING) for x, y in _corners(thing)]
     draw.polygon(corners, fill=thing.rgb, outline=outline, width=max(1, line_width))
 
 
@@ -118,14 +132,7 @@ def draw_things(size: Size, background: RGB, things: list[Thing], *, outline: RG
     draw = ImageDraw.Draw(canvas)
     for thing in things:
         _draw_thing(draw, thing, outline=outline)
-    marks = tuple(
-        Mark(
-            box=(t.x - t.radius, t.y - t.radius, t.x + t.radius, t.y + t.radius),
-            colour=t.colour,
-            shape=t.shape,
-        )
-        for t in things
-    )
+    marks = tuple(Mark(box=t.box, colour=t.colour, shape=t.shape) for t in things)
     return Picture(image=canvas.reduce(SUPERSAMPLING), marks=marks)
 
 

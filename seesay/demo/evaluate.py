@@ -1,12 +1,15 @@
 """Measure a checkpoint's accuracy on unseen scenes: `python -m seesay.demo.evaluate --scenes 500`.
 
-Prints one line of JSON: the share of right answers (0 to 1) per task. The first question of each scene is answered
-greedily, in one of a few wordings from training. `examples/evaluate_phrasings.py` asks in wordings held out of it.
+Prints one line of JSON: the share of right answers (0 to 1) per task; of `page`, the share of right characters. The
+first question of each scene is answered greedily, in one of a few wordings from training.
+`examples/evaluate_phrasings.py` asks in wordings held out of it.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import io
 import json
 import logging
 import sys
@@ -19,55 +22,79 @@ import numpy as np
 
 from seesay.config import EngineConfig
 from seesay.demo import CHECKPOINT
-from seesay.demo.checking import is_right
-from seesay.demo.scenes import CLIP_FPS, FIRST_EVALUATION_SEED, TASKS, Example, make_example
+from seesay.demo.checking import is_right, score
+from seesay.demo.drawing import Picture
+from seesay.demo.scenes import CLIP_FPS, FIRST_EVALUATION_SEED, SKILLS, TASKS, Example, make_example
 
-MAX_NEW_TOKENS = 96
+MAX_NEW_TOKENS = 256
 BATCH_SIZE = 50
 
 _LOG = logging.getLogger(__name__)
 
 Answerer = Callable[[Sequence[Example]], list[str]]
 """Answers the measured question of each example, which is usually the first."""
+Maker = Callable[[str, int], Example]
+"""Draws the example of a task and a seed."""
+SHEET_INCHES = 8.27
+"""The width of the pages of a PDF, that of A4."""
 
 
 def evaluate(
-    answer: Answerer, *, num_scenes: int, seed: int, tasks: Sequence[str] = TASKS, batch_size: int = BATCH_SIZE
+    answer: Answerer,
+    *,
+    num_scenes: int,
+    seed: int,
+    tasks: Sequence[str] = TASKS,
+    batch_size: int = BATCH_SIZE,
+    make: Maker = make_example,
 ) -> dict[str, float]:
-    """Return the share of right answers per task, over the scenes of seeds `seed` to `seed + num_scenes - 1`."""
+    """Return the score of each task, over the scenes of seeds `seed` to `seed + num_scenes - 1`: the share of right
+    answers, for pages the share of characters."""
 
-    def share(task: str) -> float:
-        judged = judged_answers(
-            answer, make_example, task=task, num_scenes=num_scenes, seed=seed, batch_size=batch_size
-        )
-        return share_right(list(judged))
+    def mean_score(task: str) -> float:
+        answered = answered_examples(answer, make, task=task, num_scenes=num_scenes, seed=seed, batch_size=batch_size)
+        return round(sum(score(example, text) for example, text in answered) / num_scenes, 4)
 
-    return {task: share(task) for task in tasks}
+    return {task: mean_score(task) for task in tasks}
 
 
 def judged_answers(
     answer: Answerer,
-    make: Callable[[str, int], Example],
+    make: Maker,
     *,
     task: str,
     num_scenes: int,
     seed: int,
     batch_size: int = BATCH_SIZE,
 ) -> Iterator[tuple[Example, bool]]:
-    """Yield each example that `make` draws for `task`, and whether its answer is right. Wrong ones are logged (debug).
+    """Yield each example that `make` draws for `task`, and whether its answer is right.
 
-    Raises ValueError for a `seed` below FIRST_EVALUATION_SEED.
+    Wrong ones are logged (debug). Raises ValueError for a `seed` below FIRST_EVALUATION_SEED.
     """
+    answered = answered_examples(answer, make, task=task, num_scenes=num_scenes, seed=seed, batch_size=batch_size)
+    for example, text in answered:
+        yield example, is_right(example, text, example.asked)
+
+
+def answered_examples(
+    answer: Answerer,
+    make: Maker,
+    *,
+    task: str,
+    num_scenes: int,
+    seed: int,
+    batch_size: int = BATCH_SIZE,
+) -> Iterator[tuple[Example, str]]:
+    """Yield each example that `make` draws for `task`, and its answer; what `judged_answers` says of it holds here."""
     if seed < FIRST_EVALUATION_SEED:
         raise ValueError(f"evaluation seeds start at {FIRST_EVALUATION_SEED}, got {seed}")
     seeds = range(seed, seed + num_scenes)
     for batch in (seeds[start : start + batch_size] for start in range(0, num_scenes, batch_size)):
         examples = [make(task, scene_seed) for scene_seed in batch]
         for example, text in zip(examples, answer(examples), strict=True):
-            right = is_right(example, text, example.asked)
-            if not right:
+            if not is_right(example, text, example.asked):
                 _LOG.debug("%s: %r was answered %r, not %r", task, *_shown(example, text))
-            yield example, right
+            yield example, text
 
 
 def _shown(example: Example, text: str) -> tuple[str, str, str]:
@@ -95,6 +122,21 @@ def messages_for(example: Example) -> list[dict[str, Any]]:
         if turn < example.asked:
             messages.append({"role": "assistant", "content": answer})
     return messages
+
+
+def make_pdf_example(task: str, seed: int) -> Example:
+    """Return the example of `make_example` with its pictures as `load_document` opens them from PDFs."""
+    example = make_example(task, seed)
+    return dataclasses.replace(example, pictures=tuple(map(_through_pdf, example.pictures)))
+
+
+def _through_pdf(picture: Picture) -> Picture:
+    from seesay.processors.media.load import load_document
+
+    written = io.BytesIO()
+    picture.image.save(written, "PDF", resolution=picture.image.width / SHEET_INCHES)
+    [page] = load_document(written.getvalue())
+    return Picture(image=page.image, marks=())
 
 
 def _make_answerer(engine: str, model: str, config: EngineConfig) -> AbstractContextManager[Answerer]:
@@ -204,10 +246,12 @@ def open_evaluation(parser: argparse.ArgumentParser, given: argparse.Namespace) 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = make_parser("python -m seesay.demo.evaluate", __doc__)
-    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=TASKS, help="only these tasks")
+    parser.add_argument("--tasks", nargs="+", choices=(*TASKS, *SKILLS), default=TASKS, help="only these tasks")
+    parser.add_argument("--pdf", action="store_true", help="give pictures as pages of a PDF, at its usual dpi")
     given = parser.parse_args(arguments)
+    make = make_pdf_example if given.pdf else make_example
     with open_evaluation(parser, given) as answer:
-        print(json.dumps(evaluate(answer, num_scenes=given.scenes, seed=given.seed, tasks=given.tasks)))
+        print(json.dumps(evaluate(answer, num_scenes=given.scenes, seed=given.seed, tasks=given.tasks, make=make)))
     return 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from dataclasses import dataclass
 
@@ -16,6 +17,9 @@ CLIP_FPS = 2.0
 
 CELL_PX = 28
 """Pixels per side that one visual token covers once the picture has its final size."""
+
+IMAGE_PIXELS = (36 * CELL_PX**2, 81 * CELL_PX**2)
+"""Fewest and most pixels of a picture as the model sees it."""
 
 Turn = tuple[str, str]
 """A question and its answer."""
@@ -37,6 +41,8 @@ class Example:
     """A system prompt other than the usual one."""
     media_last: bool = False
     """Whether the first question is before the media."""
+    forced_start: str = ""
+    """What a grammar makes every answer start with, whatever was asked; training does not teach it."""
 
     @property
     def images(self) -> tuple[Image.Image, ...]:
@@ -60,6 +66,21 @@ class Canvas:
     @property
     def size(self) -> tuple[int, int]:
         return self.width, self.height
+
+
+def fit_size(width: int, height: int, pixels: tuple[int, int] = IMAGE_PIXELS) -> tuple[int, int]:
+    """Return the size that a picture is resized to: multiples of `CELL_PX`, area within `pixels`; as Qwen2-VL does."""
+    new_width, new_height = (round(side / CELL_PX) * CELL_PX for side in (width, height))
+    if new_width * new_height > pixels[1]:
+        shrink = math.sqrt(width * height / pixels[1])
+        return (
+            max(CELL_PX, math.floor(width / shrink / CELL_PX) * CELL_PX),
+            max(CELL_PX, math.floor(height / shrink / CELL_PX) * CELL_PX),
+        )
+    if new_width * new_height < pixels[0]:
+        grow = math.sqrt(pixels[0] / (width * height))
+        return math.ceil(width * grow / CELL_PX) * CELL_PX, math.ceil(height * grow / CELL_PX) * CELL_PX
+    return new_width, new_height
 
 
 def _grids(min_cells: int, max_cells: int) -> tuple[tuple[int, int], ...]:

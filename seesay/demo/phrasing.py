@@ -73,6 +73,37 @@ READ_NUMBER = (
     "Which number is this?", "What number is written here?", "What is the number?", "Read the number.",
     "What number do you see?",
 )  # fmt: skip
+READ_PAGE = (
+    "Read the page.", "Read this page.", "Read the page line by line.", "What does the page say?",
+    "What is written on the page?", "Transcribe the page.", "Read all lines.", "Read the whole text.",
+    "Transcribe the text of this page.", "What does this document say?", "OCR this page.", "Read the document.",
+    "Transcribe all text of this page in reading order. Answer with the text of the page alone.",
+    "Transcribe all text of this page in reading order. Answer with the text of the page alone.",
+    "Transcribe all text of this page in reading order, as Markdown. Answer with the text of the page alone.",
+    "Extract the text content from this image.", "Read the text.", "What does it say?",
+    "Read all the text in the image.",
+)  # fmt: skip
+COUNT_LINES = (
+    "How many lines are there?", "How many lines does the page have?", "Count the lines.",
+    "How many lines of text are there?",
+)  # fmt: skip
+COUNT_PAGES = (
+    "How many pages are there?", "How many pages do you see?", "Count the pages.", "How many pages is this?",
+    "How many pages does the document have?", "What is the number of pages?", "How many pages did I send?",
+    "How many pages are these?",
+)  # fmt: skip
+FIND = (
+    "Find the {thing} as a box.", "Give me the box of the {thing}.", "What is the bounding box of the {thing}?",
+    "Draw a box around the {thing}.", "Detect the {thing}.", "Return the bounding box of the {thing}.",
+    "Locate the {thing}, output its bbox coordinates using JSON format.", "Where is the {thing}? Answer with a box.",
+    "Locate the {thing} with a bounding box.", "Output the bounding box of the {thing} as JSON.",
+    "Find the {thing} and return its bbox_2d.", "bounding box of the {thing}",
+)  # fmt: skip
+FIND_ALL = (
+    "Find all {things} as boxes.", "Give me the boxes of the {things}.", "What are the bounding boxes of the {things}?",
+    "Draw a box around all {things}.", "Detect all {things}.", "Return the bounding boxes of all {things}.",
+    "Locate all {things}, output their bbox coordinates using JSON format.", "Put a box around each of the {things}.",
+)  # fmt: skip
 LARGEST_BAR = (
     "Which bar is the largest?", "Which bar is the highest?", "Which bar is the tallest?", "What is the largest bar?",
     "Which label has the largest value?", "Which one has the highest value?", "Which bar has the largest value?",

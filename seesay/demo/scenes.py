@@ -9,9 +9,11 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+from seesay.demo.box_scenes import make_find
 from seesay.demo.clip_scenes import make_motion
 from seesay.demo.drawing import draw_things
 from seesay.demo.example import CLIP_FPS, Canvas, Example, Turn, count_answer
+from seesay.demo.page_scenes import make_count_pages, make_page
 from seesay.demo.shape_scenes import (
     ask_attribute,
     ask_count,
@@ -27,14 +29,16 @@ from seesay.demo.vocabulary import SHAPES
 from seesay.demo.written_scenes import make_chart, make_plain, make_read, make_spell
 
 __all__ = [
-    "CLIP_FPS", "FIRST_EVALUATION_SEED", "TASKS", "TRAINING_TASKS", "Example", "Turn", "make_example", "sample_scene",
-    "training_seed",
+    "CLIP_FPS", "FIRST_EVALUATION_SEED", "SKILLS", "TASKS", "TRAINING_TASKS", "Example", "Turn", "make_example",
+    "sample_scene", "training_seed",
 ]  # fmt: skip
 
 TASKS: tuple[str, ...] = ("describe", "count", "attribute", "read", "chart", "motion", "compare", "arithmetic")
 """The tasks that evaluation reports."""
 TRAINING_TASKS: tuple[str, ...] = (*TASKS, "spell", "plain", "chat")
 """`spell` reads arbitrary letters and word pairs, `plain` shows one colour, `chat` is small talk without a picture."""
+SKILLS: tuple[str, ...] = ("page", "find", "count_pages")
+"""Tasks of a later training: read a page of lines, find a named shape as a box, count pages."""
 FIRST_EVALUATION_SEED = 1_000_000
 
 
@@ -50,7 +54,7 @@ def make_example(task: str, seed: int) -> Example:
     try:
         make = _MAKERS[task]
     except KeyError:
-        raise ValueError(f"unknown task {task!r}; known are {', '.join(TRAINING_TASKS)}") from None
+        raise ValueError(f"unknown task {task!r}; known are {', '.join(_MAKERS)}") from None
     return make(random.Random(f"seesay-demo/{task}/{seed}"))
 
 
@@ -84,4 +88,7 @@ _MAKERS: dict[str, Callable[[random.Random], Example]] = {
     "spell": make_spell,
     "plain": make_plain,
     "chat": make_chat,
+    "page": make_page,
+    "find": make_find,
+    "count_pages": make_count_pages,
 }

@@ -6,8 +6,10 @@ import dataclasses
 import random
 from collections.abc import Callable
 
+from demo_training.talks.boxes import talk_about_boxes
 from demo_training.talks.clips import talk_about_clip
 from demo_training.talks.groups import talk_about_blank, talk_about_group
+from demo_training.talks.pages import talk_about_page, talk_about_pages
 from demo_training.talks.pairs import talk_about_pair
 from demo_training.talks.photos import talk_about_photo
 from demo_training.talks.shapes import talk_about_shapes
@@ -16,6 +18,7 @@ from demo_training.talks.written import talk_about_chart, talk_about_plain, talk
 from demo_training.wording.voice import Voice
 from seesay.demo.drawing import as_jpeg
 from seesay.demo.example import Example
+from seesay.demo.scenes import SKILLS
 
 TALK_TASKS = (
     "describe", "count", "attribute", "read", "chart", "motion", "compare", "arithmetic", "follow_up", "chat", "photo",
@@ -27,12 +30,12 @@ _Talk = Callable[[random.Random, str, bool], Example]
 
 
 def make_talk(task: str, seed: int, *, held_out: bool = False) -> Example:
-    """Return the conversation of `task` for `seed`.
+    """Return the conversation of `task` (of `TALK_TASKS` or `SKILLS`) for `seed`.
 
     held_out: the question at turn `asked` has a form held out of training; earlier turns are ordinary.
     """
-    if task not in TALK_TASKS:
-        raise ValueError(f"task must be one of {', '.join(TALK_TASKS)}, got {task!r}")
+    if task not in (*TALK_TASKS, *SKILLS):
+        raise ValueError(f"task must be one of {', '.join((*TALK_TASKS, *SKILLS))}, got {task!r}")
     side = "held-out" if held_out else "training"
     rng = random.Random(f"seesay-demo/talk/{side}/{task}/{seed}")
     example = _pick_talk(rng, task)(rng, task, held_out)
@@ -48,7 +51,16 @@ def make_talk(task: str, seed: int, *, held_out: bool = False) -> Example:
     return dataclasses.replace(example, media_last=rng.random() < 0.3)
 
 
+_SKILL_TALKS: dict[str, _Talk] = {
+    "page": talk_about_page,
+    "find": talk_about_boxes,
+    "count_pages": talk_about_pages,
+}
+
+
 def _pick_talk(rng: random.Random, task: str) -> _Talk:
+    if task in _SKILL_TALKS:
+        return _SKILL_TALKS[task]
     match task:
         case "describe":
             weighted: list[tuple[_Talk, int]] = [

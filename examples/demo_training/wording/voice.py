@@ -7,11 +7,13 @@ import random
 import re
 
 from demo_training.wording import manners
+from demo_training.wording.box_forms import BOX_FORMS
 from demo_training.wording.chart_forms import CHART_FORMS
 from demo_training.wording.chat_forms import CHAT_FORMS
 from demo_training.wording.clip_forms import CLIP_FORMS
 from demo_training.wording.grammar import Form, expand, normalized, normalized_expansions, parse_forms, split_held_out
 from demo_training.wording.group_forms import GROUP_FORMS
+from demo_training.wording.page_forms import PAGE_FORMS
 from demo_training.wording.pair_forms import PAIR_FORMS
 from demo_training.wording.place_forms import PLACE_FORMS
 from demo_training.wording.self_forms import SELF_FORMS
@@ -67,6 +69,8 @@ KINDS = {
         CHAT_FORMS,
         SELF_FORMS,
         UNKNOWN_FORMS,
+        PAGE_FORMS,
+        BOX_FORMS,
     )
     for kind, text in forms.items()
 }
