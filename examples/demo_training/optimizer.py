@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -42,6 +44,11 @@ class Muon:
             shape: torch.zeros(sum(parts for _, parts in members), *shape, device=members[0][0].device)
             for shape, members in self._parameters.items()
         }
+
+    @property
+    def momenta(self) -> list[Tensor]:
+        """The momenta of all groups, in an order that follows from the parameters."""
+        return list(self._momenta.values())
 
     @torch.no_grad()
     def step(self, rate: float, momentum: float) -> None:
@@ -86,6 +93,14 @@ class Optimizer:
             group["lr"] = ADAM_RATE * rate
         self._adam.step()
 
+    def state_dict(self) -> dict[str, Any]:
+        return {"muon": self._muon.momenta, "adam": self._adam.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for momentum, saved in zip(self._muon.momenta, state["muon"], strict=True):
+            momentum.copy_(saved)
+        self._adam.load_state_dict(state["adam"])
+
 
 def learning_rate(step: int, done: float, *, warmup_steps: int = 150, decay_share: float = 0.5) -> float:
     """Warm up, hold, then fall linearly to almost nothing over the last `decay_share`; `done` is the share so far."""
@@ -100,6 +115,14 @@ class Average:
         self._decay = decay
         self._parameters = list(model.parameters())
         self._averages = [parameter.detach().clone() for parameter in self._parameters]
+
+    @property
+    def values(self) -> list[Tensor]:
+        return self._averages
+
+    def load(self, values: Sequence[Tensor]) -> None:
+        for average, value in zip(self._averages, values, strict=True):
+            average.copy_(value)
 
     @torch.no_grad()
     def update(self) -> None:

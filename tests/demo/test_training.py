@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from demo_training.talks import TALK_TASKS
 
-from seesay.demo.scenes import TASKS
+from seesay.demo.scenes import SKILLS, TASKS
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -29,10 +29,15 @@ def packing(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_a_smoke_run_writes_a_loadable_checkpoint(tmp_path: Path) -> None:
     out, work = tmp_path / "checkpoint", tmp_path / "work"
     command = [sys.executable, str(EXAMPLES / "train_demo.py"), "--smoke", "--out", str(out), "--work", str(work)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=800)
-    assert done.returncode == 0, done.stderr
-    assert set(json.loads(done.stdout.splitlines()[-1])) == {*TASKS, *(f"unseen {task}" for task in TALK_TASKS)}
-    assert len((work / "log.jsonl").read_text().splitlines()) == 2
+    for half in (["--stop-after", "0"], ["--resume", "--score", "1"]):
+        done = subprocess.run([*command, *half], check=False, capture_output=True, text=True, timeout=800)
+        assert done.returncode == 0, done.stderr
+    *_, scores, figures = map(json.loads, done.stdout.splitlines())
+    unseen = {f"unseen {task}" for task in (*TALK_TASKS, *SKILLS)}
+    assert {task for task in figures if "tokens" not in task} == {*TASKS, *SKILLS, *unseen}
+    assert scores.items() >= {"scores": "after", "describe": 0.0}.items() and {*TASKS, *SKILLS} < set(scores)
+    log = [json.loads(line) for line in (work / "log.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in log] == [1, 2] and log[0]["elapsed_s"] < log[1]["elapsed_s"]
 
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
@@ -100,6 +105,53 @@ def test_clips_that_an_old_transformers_misplaces_are_left_out_aloud(
         reference.check_logits(*minute_model)
     message = str(caught[0].message)
     assert "('motion', 0) not compared" in message and "needs Transformers 5.18 or newer" in message
+
+
+def test_a_training_goes_on_from_the_state_that_it_left(tmp_path: Path) -> None:
+    import torch
+    from demo_training.optimizer import Average, Optimizer
+    from demo_training.state import Progress, load_state, read_progress, save_state
+    from torch import nn
+
+    torch.manual_seed(0)
+    inner = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 6))
+    model = nn.ModuleDict({"text": nn.ModuleDict({"layers": inner}), "head": nn.Linear(6, 1)})
+    seen = torch.randn(5, 6)
+
+    def step(optimizer: Optimizer, average: Average) -> list[torch.Tensor]:
+        model["head"](inner(seen)).square().sum().backward()
+        optimizer.step(0.5)
+        model.zero_grad(set_to_none=True)
+        average.update()
+        return [values.detach().clone() for values in (*model.parameters(), *average.values)]
+
+    optimizer, average = Optimizer(model), Average(model)
+    for _ in range(3):
+        step(optimizer, average)
+    save_state(tmp_path, model, optimizer, average, Progress(step=3, elapsed_s=2.5, next_pack=7))
+    expected = step(optimizer, average)
+    other, other_average = Optimizer(model), Average(model)
+    load_state(tmp_path, model, other, other_average)
+    torch.testing.assert_close(step(other, other_average), expected, rtol=0, atol=0)
+    assert read_progress(tmp_path) == Progress(step=3, elapsed_s=2.5, next_pack=7)
+
+
+def test_packs_are_shown_again_no_more_often_than_allowed(packing: Any) -> None:
+    import torch
+    from demo_training.feeder import Feeder
+
+    from seesay.demo import CHECKPOINT
+
+    stream = packing.PackStream((CHECKPOINT / "tokenizer.json").read_text(), num_workers=1)
+    feeder = Feeder(stream, packs_per_step=2, device=torch.device("cpu"), reuse=2.0, pool_packs=4)
+    seen = []
+    for _ in range(5):
+        memory = feeder.take()
+        seen += [row.numpy().tobytes() for row in memory]
+        feeder.give_back(memory)
+    stream.close()
+    num_seen_before = len(set(seen[: len(seen) // 2]))
+    assert feeder.num_shown <= 2 * feeder.num_drawn and len(set(seen)) >= len(seen) / 2 and num_seen_before > 1
 
 
 def test_packs_follow_from_their_index(packing: Any) -> None:
