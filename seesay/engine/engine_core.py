@@ -24,7 +24,7 @@ class CoreListener(Protocol):
         ...
 
     def on_features_wanted(self, request_id: int, item_index: int) -> None:
-        """Make the features of a media item that came without arrays, and answer with `EngineCore.give_features`.
+        """Make the features of a media item that came without arrays, and answer with `RequestTaker.give_features`.
         Nothing needs to be done for a request that has ended."""
         ...
 
@@ -33,7 +33,33 @@ class CoreListener(Protocol):
         ...
 
 
-class EngineCore(Protocol):
+class RequestTaker(Protocol):
+    """The requests of a core. All methods may be called from any thread, and return without waiting for the core."""
+
+    def submit(self, requests: Sequence[TokenRequest]) -> None:
+        """Answer requests. Each ends in exactly one final output, whatever happens."""
+        ...
+
+    def finish(self, request_id: int, reason: FinishReason) -> None:
+        """End a request whose text is complete; its final output still comes. Tokens that were computed meanwhile may
+        come before it. Called from `on_outputs`, it ends the request before the core plans another step."""
+        ...
+
+    def abort(self, request_ids: Iterable[int]) -> None:
+        """Abort requests, with the finish reason 'abort'. Nothing happens to those that have ended."""
+        ...
+
+    def end_group(self, group_id: int) -> None:
+        """Announce that no more requests of a group follow. The group releases its blocks."""
+        ...
+
+    def give_features(self, request_id: int, item_index: int, features: Features | RequestError) -> None:
+        """Answer `on_features_wanted`: with all features of the item, or with why they cannot be made, which ends the
+        request."""
+        ...
+
+
+class EngineCore(RequestTaker, Protocol):
     """Computes token requests. All methods may be called from any thread, and return without waiting for the core
     unless they say so."""
 
@@ -61,23 +87,6 @@ class EngineCore(Protocol):
         """Begin to work. Called once, before all other methods."""
         ...
 
-    def submit(self, requests: Sequence[TokenRequest]) -> None:
-        """Answer requests. Each ends in exactly one final output, whatever happens."""
-        ...
-
-    def finish(self, request_id: int, reason: FinishReason) -> None:
-        """End a request whose text is complete; its final output still comes. Tokens that were computed meanwhile may
-        come before it. Called from `on_outputs`, it ends the request before the core plans another step."""
-        ...
-
-    def abort(self, request_ids: Iterable[int]) -> None:
-        """Abort requests, with the finish reason 'abort'. Nothing happens to those that have ended."""
-        ...
-
-    def end_group(self, group_id: int) -> None:
-        """Announce that no more requests of a group follow. The group releases its blocks."""
-        ...
-
     def expect_media(self, request_ids: Iterable[int]) -> None:
         """Say that these requests are being prepared and have media, so that the encoder may wait a moment to batch
         them. A request that is not submitted after all must be forgotten."""
@@ -89,11 +98,6 @@ class EngineCore(Protocol):
 
     def is_encoded(self, item_hash: bytes) -> bool:
         """Whether the embedding of this media item is there, or being made. It may be gone a moment later."""
-        ...
-
-    def give_features(self, request_id: int, item_index: int, features: Features | RequestError) -> None:
-        """Answer `on_features_wanted`: with all features of the item, or with why they cannot be made, which ends the
-        request."""
         ...
 
     def run_command(self, command: Command) -> None:

@@ -36,7 +36,7 @@ class TokenRequest:
     defers_tokens: whether all tokens may come with the final output, because no client reads them earlier.
     group_id: requests of one group share the KV of the tokens with which they begin; they have the same media, owner
         and salt. It is the id of one of them. keeps_blocks: the KV of this prompt stays, while there is room, for
-        requests of the group that come later, until `EngineCore.end_group`.
+        requests of the group that come later, until `RequestTaker.end_group`.
     grammar: the program (`seesay.grammars.program`) that the answer follows; it was compiled once, within limits.
     thought: the thought before that, when it is limited or a grammar follows it.
     """

@@ -39,8 +39,8 @@ SLOW_COMMAND = [
     f"""
 import sys
 sys.path[:0] = {[str(Path(__file__).parents[2]), str(Path(__file__).parents[1] / "support")]!r}
-from seesay.serving.frontends import supervisor
-supervisor._MODULE = "slow_frontend"
+from seesay.serving.frontends import frontend_processes
+frontend_processes._MODULE = "slow_frontend"
 from seesay.cli import main
 sys.exit(main())
 """,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
-from seesay.engine.engine_core import EngineCore
+from seesay.engine.engine_core import RequestTaker
 from seesay.engine.failures import explain
 from seesay.engine.front.live_answer import LiveAnswer
 from seesay.engine.front.media_room import MediaRoom
@@ -24,7 +24,7 @@ class Delivery:
     """A `CoreListener`. References the answers that `core` computes, but not the engine that requests them, so that
     the core's thread keeps no engine alive."""
 
-    def __init__(self, core: EngineCore, room: MediaRoom | None = None) -> None:
+    def __init__(self, core: RequestTaker, room: MediaRoom | None = None) -> None:
         """room: the budget for arrays of requests; freed once their items are being encoded, or they end."""
         self._core = core
         self._room = room or MediaRoom()

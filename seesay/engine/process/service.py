@@ -99,6 +99,14 @@ class Frontend:
         except LinkClosedError:
             self.is_lost = True
 
+    def leave(self, core: EngineLoop) -> None:
+        """End what only this frontend waits for, and its link."""
+        core.forget_media(self.expected)
+        core.abort(list(self.live))
+        for group_id in self.groups:
+            core.end_group(group_id)
+        self.close()
+
     def close(self, *, delivers: bool = False) -> None:
         """End the link, and remove what the frontend may have left behind."""
         self.link.close(delivers=delivers)
@@ -109,6 +117,50 @@ class Frontend:
         if self.folder is not None:
             shutil.rmtree(self.folder, ignore_errors=True)
             self.folder = None
+
+
+class _Commands:
+    """Runs the commands of frontends, each in a thread, and tells all of `list_frontends()` what they change."""
+
+    def __init__(self, core: EngineLoop, list_frontends: Callable[[], Iterable[Frontend]]) -> None:
+        self._core = core
+        self._list_frontends = list_frontends
+        self._told_status = core.status
+        self._lock = threading.Lock()  # the last status sent is the last that was set
+
+    def send_started(self, frontend: Frontend) -> None:
+        """Tell a frontend what it works with. A change of the status is sent before this, or after it."""
+        with self._lock:
+            frontend.send(kinds.Started(self._core.facts, self._core.status))
+
+    def begin(self, frontend: Frontend, message: kinds.Do) -> None:
+        """Do what a frontend asks for in a thread."""
+        thread = threading.Thread(target=self._do, args=(frontend, message), name="seesay-command", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # the system starts no thread now
+            frontend.tell(partial(kinds.Done, message.number, None, describe_failure(error)), self._core)
+
+    def _do(self, frontend: Frontend, message: kinds.Do) -> None:
+        """Do what a frontend asks for, and tell it how that ended."""
+        failure: kinds.Failure | None = None
+        raised: kinds.StartFailed | None = None
+        try:
+            command = message.restore()
+            self._core.run_command(command)
+            if isinstance(command, ResetCaches):
+                return_memory()
+        except RequestError as error:
+            failure = kinds.Failure.of(error)
+        except BaseException as error:
+            raised = describe_failure(error)
+        with self._lock:
+            status = self._core.status
+            if status != self._told_status:
+                self._told_status = status
+                for other in self._list_frontends():
+                    other.send(kinds.StatusChanged(status))
+        frontend.tell(partial(kinds.Done, message.number, failure, raised), self._core, with_stats=True)
 
 
 class Service:
@@ -130,8 +182,7 @@ class Service:
         self._frontends: dict[int, Frontend] = {0: self._first}
         self._num_frontends = 1
         self._has_answered = False
-        self._told_status = core.status
-        self._status_lock = threading.Lock()
+        self._commands = _Commands(core, lambda: list(self._frontends.values()))
         self._memory_return = MemoryReturn()
 
     def run(self) -> bool:
@@ -139,8 +190,8 @@ class Service:
         process must be replaced by another one."""
         self._core.embeddings.store.watch(self._note)
         self._core.start(self)
-        self._first.send(kinds.Started(self._core.facts, self._told_status))
-        poller, next_beat_s, is_stopped = self._make_poller(), 0.0, False
+        self._commands.send_started(self._first)
+        poller, next_beat_s, is_stopped = _make_poller(self._frontends.values(), self._listener), 0.0, False
         while not is_stopped and self._core.fault is None:
             if time.monotonic() >= next_beat_s:
                 next_beat_s = time.monotonic() + self._beat_s
@@ -154,7 +205,7 @@ class Service:
             for frontend in list(self._frontends.values()):
                 is_stopped |= self._hear(frontend)
             if len(self._frontends) != num_frontends:
-                poller = self._make_poller()
+                poller = _make_poller(self._frontends.values(), self._listener)
         self._core.close()
         for frontend in self._frontends.values():
             frontend.close(delivers=True)
@@ -164,14 +215,6 @@ class Service:
         """Tell all frontends that this process lives, and its counts."""
         for frontend in [frontend for frontend in self._frontends.values() if frontend.has_joined]:
             frontend.tell(partial(kinds.Beat, self._core.busy_s()), self._core, with_stats=True)
-
-    def _make_poller(self) -> zmq.Poller:
-        poller = zmq.Poller()
-        for frontend in self._frontends.values():
-            frontend.link.register(poller)
-        if self._listener is not None:
-            poller.register(self._listener.fileno(), zmq.POLLIN)
-        return poller
 
     def _let_in(self, listener: socket.socket) -> None:
         """Take a frontend that has connected."""
@@ -209,17 +252,11 @@ class Service:
         if frontend is self._first:  # what it was not told is lost: it starts another process
             return frontend.is_lost
         if frontend.is_lost or frontend.link.is_cut():
-            self._let_go(frontend)
+            others = dict(self._frontends)
+            del others[frontend.index]
+            self._frontends = others  # as in `_let_in`
+            frontend.leave(self._core)
         return False
-
-    def _let_go(self, frontend: Frontend) -> None:
-        """A frontend has ended: end what only it waits for."""
-        self._frontends = {index: other for index, other in self._frontends.items() if other is not frontend}
-        self._core.forget_media(frontend.expected)
-        self._core.abort(list(frontend.live))
-        for group_id in frontend.groups:
-            self._core.end_group(group_id)
-        frontend.close()
 
     def _take(self, frontend: Frontend, message: kinds.ToCore) -> None:
         core = self._core
@@ -243,11 +280,10 @@ class Service:
                 given = kinds.restore_features(features) if error is None else error.restore()
                 core.give_features(frontend.number(request_id), item_index, given)
             case kinds.Do():
-                self._begin(frontend, message)
+                self._commands.begin(frontend, message)
             case kinds.Join():
                 frontend.remove_folder()
-                with self._status_lock:  # a change is sent before this, or after it
-                    frontend.send(kinds.Started(core.facts, core.status))
+                self._commands.send_started(frontend)
                 frontend.has_joined = True
             case _:
                 raise TypeError(f"{type(message).__name__} is not expected now")
@@ -269,35 +305,6 @@ class Service:
             if restored.group_id is not None and restored.keeps_blocks:
                 frontend.groups.add(restored.group_id)
             self._core.submit([restored])
-
-    def _begin(self, frontend: Frontend, message: kinds.Do) -> None:
-        """Do what a frontend asks for in a thread."""
-        thread = threading.Thread(target=self._do, args=(frontend, message), name="seesay-command", daemon=True)
-        try:
-            thread.start()
-        except RuntimeError as error:  # the system starts no thread now
-            frontend.tell(partial(kinds.Done, message.number, None, describe_failure(error)), self._core)
-
-    def _do(self, frontend: Frontend, message: kinds.Do) -> None:
-        """Do what a frontend asks for, and tell it how that ended."""
-        failure: kinds.Failure | None = None
-        raised: kinds.StartFailed | None = None
-        try:
-            command = message.restore()
-            self._core.run_command(command)
-            if isinstance(command, ResetCaches):
-                return_memory()
-        except RequestError as error:
-            failure = kinds.Failure.of(error)
-        except BaseException as error:
-            raised = describe_failure(error)
-        with self._status_lock:  # the last status sent is the last that was set
-            status = self._core.status
-            if status != self._told_status:
-                self._told_status = status
-                for other in self._frontends.values():
-                    other.send(kinds.StatusChanged(status))
-        frontend.tell(partial(kinds.Done, message.number, failure, raised), self._core, with_stats=True)
 
     # --- called by the core -------------------------------------------------------------------------------------------
 
@@ -345,3 +352,12 @@ class Service:
         """An embedding has come or gone. Called by the store, under its lock."""
         for frontend in self._frontends.values():
             frontend.changed.append(item_hash)
+
+
+def _make_poller(frontends: Iterable[Frontend], listener: socket.socket | None) -> zmq.Poller:
+    poller = zmq.Poller()
+    for frontend in frontends:
+        frontend.link.register(poller)
+    if listener is not None:
+        poller.register(listener.fileno(), zmq.POLLIN)
+    return poller

@@ -22,7 +22,7 @@ from typing import Protocol
 from seesay.templates.parsers.call_sink import CallableTools, CallSink
 from seesay.templates.parsers.parts import AnswerPart, ContentText, ReasoningText
 from seesay.templates.parsers.reasoning import ReasoningFormat
-from seesay.templates.parsers.text_source import MalformedError, TextSource, Waiting
+from seesay.templates.parsers.text_source import ArrivedText, MalformedError, TextSource, Waiting
 from seesay.templates.parsers.tool_format import ToolFormat
 
 
@@ -66,9 +66,10 @@ class FormatParser:
         calls_alone: bool = False,
     ) -> None:
         """calls_alone: an answer whose text does not begin with calls has none."""
-        self._source = TextSource()
+        self._arrived = ArrivedText()
+        self._source = TextSource(self._arrived)
         self._sink = CallSink(
-            self._source, streams_calls=streams_calls, tools=CallableTools(tools), takes_loose=not calls_alone
+            self._arrived, streams_calls=streams_calls, tools=CallableTools(tools), takes_loose=not calls_alone
         )
         self._reasoning = reasoning
         self._tool_format = tool_format
@@ -78,12 +79,12 @@ class FormatParser:
         next(self._reading, None)
 
     def feed(self, text: str) -> list[AnswerPart]:
-        self._source.add(text)
+        self._arrived.add(text)
         next(self._reading, None)
         return self._sink.take()
 
     def finish(self) -> list[AnswerPart]:
-        self._source.end()
+        self._arrived.is_over = True
         next(self._reading, None)
         return self._sink.take()
 
@@ -111,7 +112,7 @@ class FormatParser:
         sink.drop_space()
         yield from source.expect(marker)
         yield from source.skip_space()
-        source.forget_taken()
+        self._arrived.forget_taken()
 
     def _read_calls(self, format: ToolFormat) -> Waiting[None]:
         source, sink = self._source, self._sink
@@ -135,7 +136,7 @@ class FormatParser:
         return False
 
     def _try_calls(self, format: ToolFormat) -> Waiting[None]:
-        self._source.forget_taken()
+        self._arrived.forget_taken()
         try:
             yield from format.read(self._source, self._sink)
         except MalformedError:

@@ -15,7 +15,7 @@ from seesay.templates.parsers.parts import (
     ReasoningText,
     join_parts,
 )
-from seesay.templates.parsers.text_source import MalformedError, TextSource
+from seesay.templates.parsers.text_source import ArrivedText, MalformedError
 
 MAX_NAME_CHARS = 256
 
@@ -52,8 +52,8 @@ class CallSink:
     takes_loose: whether a call may also stand where the format has none (`start_call`).
     """
 
-    def __init__(self, source: TextSource, *, streams_calls: bool, tools: CallableTools, takes_loose: bool) -> None:
-        self._source = source
+    def __init__(self, arrived: ArrivedText, *, streams_calls: bool, tools: CallableTools, takes_loose: bool) -> None:
+        self._arrived = arrived
         self._takes_loose = takes_loose
         self.has_text = False
         self._streams_calls = streams_calls
@@ -74,11 +74,11 @@ class CallSink:
 
     def add_content(self, text: str) -> None:
         """Add text. White space at its end is held: it is content only if text follows."""
-        self._source.forget_taken()
+        self._arrived.forget_taken()
         self._add_text(text, ContentText)
 
     def add_reasoning(self, text: str) -> None:
-        self._source.forget_taken()
+        self._arrived.forget_taken()
         self._add_text(text, ReasoningText)
 
     def drop_space(self) -> None:
@@ -124,13 +124,13 @@ class CallSink:
         self.num_calls += 1
         self._is_open = False
         self._space.clear()
-        self._source.forget_taken()
+        self._arrived.forget_taken()
 
     def reject_call(self) -> None:
         """Turn everything read since the last call into content. A call that was already emitted stays as it is,
         without an end, and the rest of its text is dropped: it was cut off."""
-        text = self._source.taken()
-        self._source.forget_taken()
+        text = self._arrived.taken()
+        self._arrived.forget_taken()
         self._held.clear()
         if self._is_open and self._streams_calls and not self._is_held:
             self._is_open = False

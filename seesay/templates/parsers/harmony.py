@@ -55,7 +55,7 @@ class HarmonyMessages(ToolFormat):
         pieces: list[str] = []
         marker = yield from source.read_until([_MESSAGE, *_ENDS], pieces.append)
         if marker is None and not is_first:  # the answer was cut off, before the message says anything
-            source.forget_taken()
+            source.arrived.forget_taken()
             return
         if marker != _MESSAGE:
             raise MalformedError
@@ -106,7 +106,7 @@ def _read_thought(source: TextSource, sink: CallSink) -> Waiting[None]:
     yield from source.read_until([*_ENDS, _START], sink.add_reasoning)
     sink.drop_space()
     yield from _try_end(source)
-    source.forget_taken()
+    source.arrived.forget_taken()
 
 
 def _try_end(source: TextSource) -> Waiting[bool]:

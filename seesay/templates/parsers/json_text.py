@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from seesay.templates.parsers.text_source import MalformedError, TextSource, Waiting
+from seesay.templates.parsers.text_source import ArrivedText, MalformedError, TextSource, Waiting
 
 MAX_DEPTH = 256
 _MAX_NUMBER_CHARS = 4000
@@ -98,9 +98,7 @@ def is_object(text: str) -> bool:
 
 def is_value(text: str) -> bool:
     """Whether a text is a JSON value, by the rules of this module."""
-    source = TextSource()
-    source.add(text)
-    source.end()
+    source = TextSource(ArrivedText(text, is_over=True))
 
     def check() -> Waiting[bool]:
         yield from source.skip_space()

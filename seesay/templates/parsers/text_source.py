@@ -20,57 +20,68 @@ class MalformedError(Exception):
     """The text is not a call in the expected format."""
 
 
-class TextSource:
-    """Text that has arrived and was not read yet.
+class ArrivedText:
+    """Text that has arrived, and how far it was read: up to `at` of `text`. is_over: no more comes.
 
     `taken` is all that was read since `forget_taken`: the text of a call that turns out to be malformed.
     """
 
-    def __init__(self) -> None:
-        self._text = ""
-        self._at = 0
-        self._is_over = False
+    def __init__(self, text: str = "", *, is_over: bool = False) -> None:
+        self.text = text
+        self.at = 0
+        self.is_over = is_over
         self._taken: list[str] = []
 
     def add(self, text: str) -> None:
-        self._text = self._text[self._at :] + text
-        self._at = 0
+        self.text = self.text[self.at :] + text
+        self.at = 0
 
-    def end(self) -> None:
-        """Let no more text arrive."""
-        self._is_over = True
-
-    def forget_taken(self) -> None:
-        self._taken.clear()
+    def take(self, stop: int) -> str:
+        """Return the text up to this place in `text`, which is read by that."""
+        text = self.text[self.at : stop]
+        self.at = stop
+        self._taken.append(text)
+        return text
 
     def taken(self) -> str:
         return "".join(self._taken)
 
-    # --- reading ------------------------------------------------------------------------------------------------------
+    def forget_taken(self) -> None:
+        self._taken.clear()
+
+
+class TextSource:
+    """Reads the text that has arrived."""
+
+    def __init__(self, arrived: ArrivedText) -> None:
+        self.arrived = arrived
 
     def peek(self) -> Waiting[str]:
         """Return the next character without reading it; '' at the end."""
-        while self._at == len(self._text):
-            if self._is_over:
+        arrived = self.arrived
+        while arrived.at == len(arrived.text):
+            if arrived.is_over:
                 return ""
             yield
-        return self._text[self._at]
+        return arrived.text[arrived.at]
 
     def starts_with(self, literal: str) -> Waiting[bool]:
         """Whether the unread text begins with `literal`. Reads nothing."""
+        arrived = self.arrived
         while True:
-            num_chars = len(self._text) - self._at
-            if num_chars >= len(literal) or self._is_over:
-                return self._text.startswith(literal, self._at)
-            if not literal.startswith(self._text[self._at :]):
+            num_chars = len(arrived.text) - arrived.at
+            if num_chars >= len(literal) or arrived.is_over:
+                return arrived.text.startswith(literal, arrived.at)
+            if not literal.startswith(arrived.text[arrived.at :]):
                 return False
             yield
 
     def try_read(self, literal: str) -> Waiting[bool]:
         """Read `literal` if the unread text begins with it."""
+        arrived = self.arrived
         found = yield from self.starts_with(literal)
         if found:
-            self._take(self._at + len(literal))
+            arrived.take(arrived.at + len(literal))
         return found
 
     def expect(self, literal: str) -> Waiting[None]:
@@ -85,11 +96,12 @@ class TextSource:
 
     def try_read_or_end(self, literal: str) -> Waiting[bool]:
         """As `try_read`, but the text may also end here, or inside of the literal."""
+        arrived = self.arrived
         if (yield from self.try_read(literal)):
             return True
-        is_cut = self._is_over and literal.startswith(self._text[self._at :])
+        is_cut = arrived.is_over and literal.startswith(arrived.text[arrived.at :])
         if is_cut:
-            self._take(len(self._text))
+            arrived.take(len(arrived.text))
         return is_cut
 
     def skip_space(self, emit: Callable[[str], None] | None = None) -> Waiting[None]:
@@ -97,14 +109,15 @@ class TextSource:
 
     def read_while(self, run: re.Pattern[str], emit: Callable[[str], None] | None = None) -> Waiting[None]:
         """Read as long as `run` matches, an expression for one or more characters of a set."""
+        arrived = self.arrived
         while (yield from self.peek()):
-            found = run.match(self._text, self._at)
+            found = run.match(arrived.text, arrived.at)
             if found is None:
                 return
-            text = self._take(found.end())
+            text = arrived.take(found.end())
             if emit is not None:
                 emit(text)
-            if self._at < len(self._text):
+            if arrived.at < len(arrived.text):
                 return
 
     def read_up_to(self, run: re.Pattern[str], max_chars: int) -> Waiting[str]:
@@ -126,33 +139,29 @@ class TextSource:
         """Read the text before the next of `markers`, and return the marker, which is not read yet; None at the end of
         the text. Of two markers at one place, the first in `markers` is meant. Text is emitted once no marker can begin
         in it."""
+        arrived = self.arrived
         search = re.compile("|".join(map(re.escape, markers)))
         prefixes = {marker[:end] for marker in markers for end in range(1, len(marker))}
         longest = max(map(len, markers))
         while True:
-            found = search.search(self._text, self._at)
-            stop = len(self._text)
-            if not self._is_over:
-                first = max(self._at, stop - longest + 1)
-                begins = (at for at in range(first, stop) if self._text[at:] in prefixes)
+            found = search.search(arrived.text, arrived.at)
+            stop = len(arrived.text)
+            if not arrived.is_over:
+                first = max(arrived.at, stop - longest + 1)
+                begins = (at for at in range(first, stop) if arrived.text[at:] in prefixes)
                 stop = next(begins, stop)
             if found is not None and found.start() < stop:
-                if found.start() > self._at:
-                    emit(self._take(found.start()))
+                if found.start() > arrived.at:
+                    emit(arrived.take(found.start()))
                 return found.group()
-            if stop > self._at:
-                emit(self._take(stop))
-            if self._is_over:
+            if stop > arrived.at:
+                emit(arrived.take(stop))
+            if arrived.is_over:
                 return None
             yield
 
     def read_all(self, emit: Callable[[str], None]) -> Waiting[None]:
         """Read the rest, up to the end."""
+        arrived = self.arrived
         while (yield from self.peek()):
-            emit(self._take(len(self._text)))
-
-    def _take(self, stop: int) -> str:
-        text = self._text[self._at : stop]
-        self._at = stop
-        self._taken.append(text)
-        return text
+            emit(arrived.take(len(arrived.text)))

@@ -7,7 +7,6 @@ Thread-safe.
 
 from __future__ import annotations
 
-import bisect
 import contextlib
 import json
 import logging
@@ -16,16 +15,18 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from seesay.checkpoint import Checkpoint
-from seesay.errors import CheckpointError, ErrorCode, RequestError
+from seesay.errors import CheckpointError, RequestError
 from seesay.processors.media.audio import MAX_RATE_HZ
-from seesay.processors.media.decoded import make_decoded_audio
-from seesay.values import AudioSamples, DecodedMedia, Expansion, MediaSize, Modality
+from seesay.values import DecodedMedia, Expansion, MediaSize, Modality
+from seesay.vl.modules.audio_window import AudioWindow
+from seesay.vl.modules.trial_media import make_blank, refuse
 
 FILES = ("processor_config.json", "preprocessor_config.json")
 MAX_SIDES_RATIO = 200
@@ -33,11 +34,6 @@ MAX_SIDES_RATIO = 200
 _MAX_KNOWN_SIZES = 1024
 _MAX_TILES = 1 << 10
 """Processors list all shapes of so many tiles."""
-_MAX_WINDOW_S = 60
-"""Processors that take longer audio mostly divide it into windows themselves."""
-_USUAL_WINDOW_S = 30
-_TAILS_PER_S = 20
-"""The end of audio is so many parts of a second."""
 _PATCH_PIXELS = 14 * 14
 _FLOAT_BYTES, _PIXEL_BYTES = 4, 3
 _VIDEO_FILES = {"processor_config.json": "video_processor", "video_preprocessor_config.json": ""}
@@ -74,7 +70,9 @@ class ModuleProcessor:
     """The processor of `checkpoint`, which is found by the names in its JSON files among the classes of Transformers,
     or is code in its folder where that may be run. marker: the text of a picture. image_token: the id of tokens that
     take a row. Both are None where it takes audio alone. video_marker: the text of a video; None where it takes none;
-    audio_marker: that of audio, of which it takes `audio_rate_hz` samples a second, and `max_samples` alone; 0: all."""
+    audio_marker: that of audio, of which it takes `audio_rate_hz` samples a second, and `max_samples` alone; 0: all.
+    max_rows: the most rows of a picture, where the processor says so; else 0. transcription_prompt: the question that
+    asks for a transcript; empty where the processor names none."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         """Raises `CheckpointError` where it cannot be made, or has a marker neither for pictures nor for audio."""
@@ -89,63 +87,25 @@ class ModuleProcessor:
         self.image_token: int | None = None
         self._video_token: int | None = None
         self._audio_token: int | None = None
-        self.max_samples = 0
-        self._num_heard = 0
+        self.max_rows = 0
+        self._window: AudioWindow | None = None
         self.video_marker: str | None = None
         self.audio_marker, self.audio_rate_hz = _find_audio(self._processor, checkpoint)
         if self.audio_marker is not None:
-            self._audio_token = self._find_token(checkpoint, "audio_token_id")
-            self.max_samples = self._find_window()
+            self._audio_token = _find_token(checkpoint, self._processor, "audio_token_id")
+            length = getattr(getattr(self._processor, "feature_extractor", None), "n_samples", None)
+            self._window = AudioWindow(self.process, self.audio_rate_hz, named=length, where=self._path)
+        self.max_samples = 0 if self._window is None else self._window.max_samples
+        asked = getattr(self._processor, "default_transcription_prompt", None)
+        self.transcription_prompt: str = asked if isinstance(asked, str) else ""
         if hasattr(self._processor, "image_processor"):
             self._find_pictures(checkpoint)
 
-    def _find_window(self) -> int:
-        """Return how many samples of audio the processor takes, and leaves out what comes behind; 0 if it takes more
-        than `_MAX_WINDOW_S`. Raises `CheckpointError` where it refuses a second of it."""
-
-        def is_cut(count: int) -> bool:
-            try:
-                return not self._hears_end(count)
-            except RequestError:  # it refuses audio of this length
-                return True
-
-        try:
-            self.process(make_blank(Modality.AUDIO, MediaSize.of_audio(self.audio_rate_hz, self.audio_rate_hz)))
-        except RequestError as error:
-            raise CheckpointError(f"{self._path}: {error}") from error
-        tail, most = self.audio_rate_hz // _TAILS_PER_S, self.audio_rate_hz * _MAX_WINDOW_S
-        if not is_cut(most):
-            self._num_heard = most
-            return 0
-        named = getattr(getattr(self._processor, "feature_extractor", None), "n_samples", None)
-        for window in (named, self.audio_rate_hz * _USUAL_WINDOW_S):
-            if isinstance(window, int) and tail < window < most and is_cut(window + tail) and not is_cut(window):
-                return window
-        return max(1, bisect.bisect_left(range(most), True, lo=tail, key=is_cut) - tail)
-
-    def _hears_end(self, num_samples: int) -> bool:
-        """Return whether the last samples of audio of this length change what the processor makes of it."""
-        samples = np.random.default_rng(0).normal(0, 0.1, num_samples).astype(np.float32)
-        silent = samples.copy()
-        silent[-max(1, self.audio_rate_hz // _TAILS_PER_S) :] = 0
-        made, other = (
-            self.process(make_decoded_audio(AudioSamples(samples=each, rate_hz=self.audio_rate_hz)))
-            for each in (samples, silent)
-        )
-        return any(not np.array_equal(made[name], other[name]) for name in made)
-
-    def _check_end(self, size: MediaSize) -> None:
-        """Raise `RequestError` for audio whose end the processor leaves out."""
-        if size.num_samples > self.max_samples > 0:
-            _refuse(size, f"it takes the first {self.max_samples / size.rate_hz:g} s alone: divide the audio")
-        if size.num_samples > self._num_heard and not self.max_samples:
-            if not self._hears_end(size.num_samples):
-                _refuse(size, "it leaves out the end of it: divide the audio")
-            self._num_heard = size.num_samples
-
     def _find_pictures(self, checkpoint: Checkpoint) -> None:
         """Find the markers and tokens of pictures and videos. Raises `CheckpointError` without those of pictures."""
-        self._check_tiles()
+        _check_tiles(self._processor, self._path)
+        most = getattr(self._processor.image_processor, "max_soft_tokens", None)
+        self.max_rows = most if isinstance(most, int) else 0
         # The text that a template writes for a picture is mostly the token that takes a row.
         marker = getattr(self._processor, "image_placeholder_token", None) or getattr(
             self._processor, "image_token", None
@@ -155,8 +115,8 @@ class ModuleProcessor:
                 f"{self._path}: {type(self._processor).__name__} has no image_token, the text that a picture replaces"
             )
         self.marker = self._wrap(marker)
-        self.image_token = self._find_token(checkpoint, "image_token_id")
-        self._video_token = self._try_token(checkpoint, "video_token_id")
+        self.image_token = _find_token(checkpoint, self._processor, "image_token_id")
+        self._video_token = _try_token(checkpoint, self._processor, "video_token_id")
         self._find_video(checkpoint)
 
     def _wrap(self, marker: str) -> str:
@@ -184,44 +144,10 @@ class ModuleProcessor:
             self.video_marker = None
 
     @property
-    def transcription_prompt(self) -> str:
-        """The question by which the processor asks for a transcript; empty where it names none."""
-        found = getattr(self._processor, "default_transcription_prompt", None)
-        return found if isinstance(found, str) else ""
-
-    @property
     def row_tokens(self) -> tuple[int, ...]:
         """The ids of tokens that take rows."""
         found = (self.image_token, self._video_token, self._audio_token)
         return tuple(token for token in found if token is not None)
-
-    def _check_tiles(self) -> None:
-        """Raise `CheckpointError` for more tiles than can be listed. Where there is no least number of them,
-        `max_patches` counts the small squares of a picture."""
-        cutter = self._processor.image_processor
-        if getattr(cutter, "min_patches", None) is None:
-            return
-        most = getattr(cutter, "max_patches", None)
-        if not isinstance(most, int) or not 1 <= most <= _MAX_TILES:
-            raise CheckpointError(
-                f"{self._path}: max_patches of its image processor must be an integer from 1 to {_MAX_TILES}, got "
-                f"{str(most)[:40]!r}"
-            )
-
-    def _find_token(self, checkpoint: Checkpoint, name: str) -> int:
-        if (token := self._try_token(checkpoint, name)) is None:
-            raise CheckpointError(f"{self._path}: neither config.json nor its processor names an {name}")
-        return token
-
-    def _try_token(self, checkpoint: Checkpoint, name: str) -> int | None:
-        found = (getattr(owner, name, None) for owner in (checkpoint.hf_config(), self._processor))
-        return next((token for token in found if isinstance(token, int)), None)
-
-    @property
-    def max_rows(self) -> int:
-        """The most rows of a picture, where the processor says so; else 0."""
-        found = getattr(self._processor.image_processor, "max_soft_tokens", None)
-        return found if isinstance(found, int) else 0
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -246,15 +172,16 @@ class ModuleProcessor:
             if key in self._known:
                 self._known.move_to_end(key)
                 return self._known[key]
-            self._check_end(size)
+            if self._window is not None:
+                self._window.check(size)
             # One blank picture at a time: it takes as much memory as the real one.
             if max(sides) > MAX_SIDES_RATIO * min(sides):
-                _refuse(size, f"one side is more than {MAX_SIDES_RATIO} times the other: crop or pad it")
+                refuse(size, f"one side is more than {MAX_SIDES_RATIO} times the other: crop or pad it")
             planned = self._plan(self.process(make_blank(modality, size)))
             if not planned.expansion.takes_embedding.any():
                 name = "audio_token_id" if modality is Modality.AUDIO else "image_token_id"
                 token = self._audio_token if modality is Modality.AUDIO else self.image_token
-                _refuse(size, f"it makes no token {token} ({name}) of it")
+                refuse(size, f"it makes no token {token} ({name}) of it")
             self._known[key] = planned
             if len(self._known) > _MAX_KNOWN_SIZES:
                 self._known.popitem(last=False)
@@ -329,6 +256,31 @@ def _load(checkpoint: Checkpoint) -> Any:
     return processor
 
 
+def _check_tiles(processor: Any, path: Path) -> None:
+    """Raise `CheckpointError` for more tiles than can be listed. Where there is no least number of them,
+    `max_patches` counts the small squares of a picture."""
+    cutter = processor.image_processor
+    if getattr(cutter, "min_patches", None) is None:
+        return
+    most = getattr(cutter, "max_patches", None)
+    if not isinstance(most, int) or not 1 <= most <= _MAX_TILES:
+        raise CheckpointError(
+            f"{path}: max_patches of its image processor must be an integer from 1 to {_MAX_TILES}, got "
+            f"{str(most)[:40]!r}"
+        )
+
+
+def _find_token(checkpoint: Checkpoint, processor: Any, name: str) -> int:
+    if (token := _try_token(checkpoint, processor, name)) is None:
+        raise CheckpointError(f"{checkpoint.path}: neither config.json nor its processor names an {name}")
+    return token
+
+
+def _try_token(checkpoint: Checkpoint, processor: Any, name: str) -> int | None:
+    found = (getattr(owner, name, None) for owner in (checkpoint.hf_config(), processor))
+    return next((token for token in found if isinstance(token, int)), None)
+
+
 def _find_audio(processor: Any, checkpoint: Checkpoint) -> tuple[str | None, int]:
     """Return the marker of audio and its samples per second; (None, 0) where the processor takes none, and where it
     takes pictures and the model has no tower of audio."""
@@ -339,20 +291,6 @@ def _find_audio(processor: Any, checkpoint: Checkpoint) -> tuple[str | None, int
     if hasattr(processor, "image_processor") and getattr(checkpoint.model_config, "audio_config", None) is None:
         return None, 0
     return marker, rate_hz
-
-
-def make_blank(modality: Modality, size: MediaSize) -> DecodedMedia:
-    """Return black frames, or silence."""
-    if modality is Modality.AUDIO:
-        silence = np.zeros(size.num_samples, dtype=np.float32)
-        return make_decoded_audio(AudioSamples(samples=silence, rate_hz=size.rate_hz))
-    return DecodedMedia(
-        modality=modality,
-        frames=np.zeros((size.num_frames, size.height, size.width, 3), dtype=np.uint8),
-        timestamps_s=size.timestamps_s,
-        frame_interval_s=size.frame_interval_s,
-        digest=bytes(32),
-    )
 
 
 def _as_arguments(media: Sequence[DecodedMedia]) -> dict[str, Any]:
@@ -421,11 +359,4 @@ def _refusing(size: MediaSize) -> Iterator[None]:
     except (MemoryError, CheckpointError):
         raise
     except Exception as error:
-        _refuse(size, f"{type(error).__name__}: {error}", error)
-
-
-def _refuse(size: MediaSize, reason: str, cause: Exception | None = None) -> NoReturn:
-    kind = "a picture" if size.num_frames == 1 else f"{size.num_frames} frames"
-    shown = f"audio of {size.audio_s:.3f} s" if size.rate_hz else f"{kind} of {size.width}x{size.height} pixels"
-    text = f"the model's processor refuses {shown}: {reason}"
-    raise RequestError(ErrorCode.INVALID_MEDIA, text.splitlines()[0], "messages") from cause
+        refuse(size, f"{type(error).__name__}: {error}", error)

@@ -19,7 +19,8 @@ from seesay.values.frame_chain import Chain
 from seesay.vl.family import Features, MediaPlan, Wording
 from seesay.vl.modules.module_family import ModuleBackbone, ModuleTextFamily
 from seesay.vl.modules.module_positions import RopeIndex, count_axes
-from seesay.vl.modules.module_processor import FILES, ModuleProcessor, Planned, make_blank
+from seesay.vl.modules.module_processor import FILES, ModuleProcessor, Planned
+from seesay.vl.modules.trial_media import make_blank
 
 if TYPE_CHECKING:
     import torch
