@@ -136,11 +136,24 @@ def load_weights(model: PackedModel, folder: Path, work: Path) -> None:
     """
     tensors = load_file(folder / "model.safetensors")
     model.model.load_state_dict({_module_name(name): tensor.float() for name, tensor in tensors.items()})
-    if (work / PATCH_HEADS).exists():
-        model.patch_heads.load_state_dict(load_file(work / PATCH_HEADS))
-        return
-    for parameter in model.patch_heads.parameters():
+    for parameter in (*model.patch_heads.parameters(), *model.box_head.parameters()):
         nn.init.zeros_(parameter)
+    if (work / PATCH_HEADS).exists():
+        _put_heads(model, load_file(work / PATCH_HEADS))
+
+
+def _take_heads(model: PackedModel) -> dict[str, Tensor]:
+    """Return the parameters that only training has, by their names in a file."""
+    heads = {**model.patch_heads.state_dict(), **model.box_head.state_dict(prefix="box.")}
+    return {name: tensor.cpu().contiguous() for name, tensor in heads.items()}
+
+
+def _put_heads(model: PackedModel, heads: dict[str, Tensor]) -> None:
+    """Give a model the heads of an earlier training, which may be one without that of boxes."""
+    box = {name.removeprefix("box."): heads.pop(name) for name in list(heads) if name.startswith("box.")}
+    model.patch_heads.load_state_dict(heads)
+    if box:
+        model.box_head.load_state_dict(box)
 
 
 def train(options: Options) -> dict[str, float]:
@@ -250,8 +263,7 @@ class _Loop:
         is_due = is_last or now - self._exported > self._options.export_every_s
         if is_due:
             export(self._model, self._tokenizer, self._options.out)
-            heads = {name: tensor.cpu().contiguous() for name, tensor in self._model.patch_heads.state_dict().items()}
-            save_file(heads, self._options.work / PATCH_HEADS)
+            save_file(_take_heads(self._model), self._options.work / PATCH_HEADS)
             self._exported = now
         self._average.swap()
         if is_due:

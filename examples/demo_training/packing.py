@@ -63,8 +63,8 @@ TALK_SHARES = {
 }  # fmt: skip
 SHARE_OF_TALKS = 0.66
 """Share of conversations from the grammar; the others keep to the few wordings of `phrasing`."""
-SKILL_SHARES = {"page": 62, "find": 30, "count_pages": 8}
-SHARE_OF_SKILLS = 0.45
+SKILL_SHARES = {"page": 66, "find": 27, "count_pages": 7}
+SHARE_OF_SKILLS = 0.5
 """Share of conversations about `SKILLS`."""
 REPORTED_TASKS = (*TASKS, *SKILLS, *(f"unseen {task}" for task in (*TALK_TASKS, *SKILLS)))
 """The reports of validation: wordings of the first training, then held-out forms."""

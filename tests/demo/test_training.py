@@ -136,6 +136,29 @@ def test_a_training_goes_on_from_the_state_that_it_left(tmp_path: Path) -> None:
     assert read_progress(tmp_path) == Progress(step=3, elapsed_s=2.5, next_pack=7)
 
 
+def test_heads_that_only_training_has_are_taken_over(
+    minute_model: tuple[Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    import train_demo
+
+    model, tokenizer = minute_model
+    work, out = tmp_path, tmp_path / "checkpoint"
+    train_demo.export(model, tokenizer, out)
+    heads = train_demo._take_heads(model)
+    for known in (heads, {name: head for name, head in heads.items() if not name.startswith("box.")}, {}):
+        save_file(known, work / train_demo.PATCH_HEADS)
+        if not known:
+            (work / train_demo.PATCH_HEADS).unlink()
+        train_demo.load_weights(model, out, work)
+        for name, head in train_demo._take_heads(model).items():
+            assert torch.equal(head, known.get(name, torch.zeros_like(head))), name
+    assert load_file(out / "model.safetensors").keys() & {"visual.patch_embed.proj.weight", "lm_head.weight"}
+
+
 def test_packs_are_shown_again_no_more_often_than_allowed(packing: Any) -> None:
     import torch
     from demo_training.feeder import Feeder
