@@ -29,6 +29,7 @@ from seesay.checkpoint.model_config import ModelConfig, as_plain, list_options
 from seesay.checkpoint.numbers import check_numbers
 from seesay.checkpoint.overrides import apply_overrides, check_added
 from seesay.checkpoint.quantization import InFlight, Quantization, read_quantization
+from seesay.checkpoint.referenced_models import complete_config, find_other_tensors
 from seesay.checkpoint.remote_code import CONFIG, RemoteCode
 from seesay.checkpoint.tensors import (
     INDEX_FILE,
@@ -123,6 +124,10 @@ class Checkpoint:
         config = stand_ins.get(CONFIG_FILE) or read_object(path / CONFIG_FILE)
         if config is None:
             raise CheckpointError(f"{path}: not a model folder: it has no config.json, nor Mistral's params.json")
+        try:
+            config = complete_config(config)
+        except CheckpointError as error:
+            raise CheckpointError(f"{path / CONFIG_FILE}: {error}") from None
         merged, added = apply_overrides(config, hf_overrides or {})
         file = path / (PARAMS_FILE if stand_ins else CONFIG_FILE)
         check_file(file, merged)
@@ -157,6 +162,7 @@ class Checkpoint:
             _expect_listed(path, index["weight_map"], stored)
         if self.stand_ins:
             stored = rename_tensors(stored, self.config)
+        stored |= find_other_tensors(self.config, stored, digest)
         return replace(self, stored=stored, revision_digest=digest.digest())
 
     @property

@@ -34,6 +34,15 @@ class Plan(Protocol[K_contra]):
     def __call__(self, shape: K_contra, /, *, num_before: int) -> Callable[[Tensor], Tensor]: ...
 
 
+def plan_alike(model: Callable[[Tensor], Tensor]) -> Plan[int]:
+    """Return the plan of a model that computes inputs of all shapes alike."""
+
+    def plan(_shape: int, /, *, num_before: int) -> Callable[[Tensor], Tensor]:  # noqa: ARG001
+        return model
+
+    return plan
+
+
 @dataclass(frozen=True, slots=True)
 class _Graph:
     """A recorded graph. `compute` holds the tensors that it reads besides its input."""

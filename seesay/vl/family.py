@@ -81,6 +81,7 @@ class Family(ABC):
     takes_timm_models: checkpoints name a model of timm as their tower (`TimmTower`).
     audio_rate_hz: samples per second of the audio that the model takes. max_audio_samples: most of them in one audio,
         where that is limited; 0: all. transcription_prompt: by what the model was trained to be asked for a transcript.
+        max_transcribed_samples: most samples that it writes down at once, where that is less; 0: as many as it takes.
     resizes_on_device: whether the tower is on a GPU, which then resizes decoded frames itself where the family asks for
     that; set before the first `preprocess`.
     """
@@ -105,6 +106,7 @@ class Family(ABC):
     audio_rate_hz: int = 0
     max_audio_samples: int = 0
     transcription_prompt: str = ""
+    max_transcribed_samples: int = 0
 
     def __init__(self, checkpoint: Checkpoint, tokenizer: Tokenizer) -> None:
         """Read the processor settings. Logs one warning that names the leftover tensors (`WeightMap.is_leftover`)."""
@@ -273,6 +275,11 @@ class Family(ABC):
     def build_encoder(self, device: torch.device, dtype: torch.dtype) -> LoadedEncoder:
         """Return the tower with its weights on `device`. Raises `CheckpointError` naming a tensor that does not fit."""
         raise CheckpointError(f"{self.checkpoint.architecture} has no vision tower")
+
+    def write_transcription(self, language: str | None) -> str | None:
+        """Return the whole prompt, raw and with `AUDIO_TOKEN`, by which the model was trained to write down what is
+        said, in `language` (ISO 639-1) if that is known; None for a model that is asked in a conversation."""
+        return None
 
     def media_key(self, modality: Modality, options: Mapping[str, int]) -> bytes:
         """Return what decides the features besides the decoded pixels: a part of the item's hash. `options` are those

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +15,12 @@ import numpy as np
 import pytest
 import torch
 from asking import ask, ask_in_order, loop_of, parse
-from enrolment import AUDIO_MODULES
+from enrolment import ALL_AUDIO, AUDIO_MODULES
 from omni_checkpoints import publish_omni
 from PIL import Image
 from sounds import make_tone, make_wav
+from ultravox_checkpoints import load_ultravox, process_ultravox
+from voxtral_checkpoints import process_conversation
 
 from seesay import EngineConfig, GenerationConfig, MediaLimits, Pipeline, load_audio
 from seesay.engine.front.engine import AsyncEngine
@@ -27,6 +31,7 @@ from seesay.vl.constants import AUDIO_TOKEN
 from seesay.vl.modules.module_vision import ModuleVisionFamily
 from seesay.vl.registry import find_family
 
+Conversation = list[dict[str, Any]]
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:transformers")
 NEW_TOKENS = 32
 ONE, SIX = GenerationConfig(max_new_tokens=1), GenerationConfig(max_new_tokens=6)
@@ -36,8 +41,14 @@ FILLED_UP = ("gemma3n", "qwen3_omni")
 """Those of which Transformers fills up a sound beside a longer one, so that its last row is another one; here each is
 computed alone. Their prompts with several have sounds of the same length."""
 WITH_PICTURES = ("gemma3n", "gemma4_audio", "qwen2_5_omni", "qwen3_omni")
-Conversation = list[dict[str, Any]]
-NAMES = [pytest.param(name, marks=() if name == "qwen2_audio" else pytest.mark.slow) for name in AUDIO_MODULES]
+OWN_PROCESSORS: Mapping[str, Callable[[Path, Conversation], Any]] = {
+    "ultravox": process_ultravox,
+    "voxtral": process_conversation,
+}
+"""Those whose processors Transformers has not, or not without further packages."""
+OFTEN = ("qwen2_audio", *ALL_AUDIO)
+"""One through modules, and those of families."""
+NAMES = [pytest.param(name, marks=() if name in OFTEN else pytest.mark.slow) for name in (*ALL_AUDIO, *AUDIO_MODULES)]
 
 
 def make_sound(seconds: float, pitch_hz: float) -> bytes:
@@ -98,27 +109,45 @@ class Case:
 
     @property
     def tight_blocks(self) -> dict[str, int]:
+        """As many as the longest conversation takes; or some prompts take, which together grow beyond that."""
         longest = max(len(each.input_ids) + len(each.answer) for each in self.expected)
-        return {"block_size": 4, "num_gpu_blocks": -(-longest // 4) + 2}
+        prompts = list(accumulate(len(each.input_ids) for each in self.expected))
+        room = min(total for total in prompts if total >= longest) if self.name == "voxtral" else longest
+        return {"block_size": 4, "num_gpu_blocks": -(-room // 4) + 4}
 
 
-def run_transformers(path: Path, name: str) -> list[Expected]:
-    from transformers import AutoModelForMultimodalLM, AutoProcessor
+def find_process(path: Path, name: str) -> Callable[[Conversation], Any]:
+    """The function that makes the model's input of a conversation."""
+    if name in OWN_PROCESSORS:
+        return partial(OWN_PROCESSORS[name], path)
+    from transformers import AutoProcessor
 
-    model = AutoModelForMultimodalLM.from_pretrained(path, dtype=torch.float32).eval()
-    processor = AutoProcessor.from_pretrained(path)
+    return partial(process_by_template, AutoProcessor.from_pretrained(path))
+
+
+def process_by_template(processor: Any, messages: Conversation) -> Any:
+    text = processor.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    parts = [part for message in messages for part in message["content"]]
+    sounds = [load_audio(part["audio"]).samples for part in parts if part["type"] == "audio"]
+    pictures = [part["image"] for part in parts if part["type"] == "image"]
+    given: dict[str, Any] = {"audio": sounds, "sampling_rate": 16000} if sounds else {}
+    given |= {"images": pictures} if pictures else {}
+    if given:
+        return processor(text=[text], return_tensors="pt", **given)
+    return processor.tokenizer([text], return_tensors="pt")
+
+
+def load_model(path: Path, name: str) -> Any:
+    if name == "ultravox":
+        return load_ultravox(path)
+    from transformers import AutoModelForMultimodalLM
+
+    return AutoModelForMultimodalLM.from_pretrained(path, dtype=torch.float32).eval()
+
+
+def answer_with_transformers(model: Any, every_input: Iterable[Any]) -> list[Expected]:
     found = []
-    for messages in make_conversations(name):
-        text = processor.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-        parts = [part for message in messages for part in message["content"]]
-        sounds = [load_audio(part["audio"]).samples for part in parts if part["type"] == "audio"]
-        pictures = [part["image"] for part in parts if part["type"] == "image"]
-        given: dict[str, Any] = {"audio": sounds, "sampling_rate": 16000} if sounds else {}
-        given |= {"images": pictures} if pictures else {}
-        if given:
-            inputs = processor(text=[text], return_tensors="pt", **given)
-        else:
-            inputs = processor.tokenizer([text], return_tensors="pt")
+    for inputs in every_input:
         with torch.inference_mode():
             logits = model(**inputs).logits[0].float()
             output = model.generate(
@@ -132,7 +161,8 @@ def run_transformers(path: Path, name: str) -> list[Expected]:
 @pytest.fixture(scope="module")
 def case(request: pytest.FixtureRequest, tiny_checkpoint: Callable[[str], Path]) -> Case:
     path = tiny_checkpoint(request.param)
-    return Case(request.param, path, run_transformers(path, request.param))
+    inputs = map(find_process(path, request.param), make_conversations(request.param))
+    return Case(request.param, path, answer_with_transformers(load_model(path, request.param), inputs))
 
 
 with_models = pytest.mark.parametrize("case", NAMES, indirect=True)

@@ -12,8 +12,11 @@ import httpx
 import numpy as np
 import openai
 import pytest
+import torch
 from live_server import LiveServer, make_settings, serve
 from sounds import encode_audio, make_tone, make_wav
+from transformers import VoxtralForConditionalGeneration
+from voxtral_checkpoints import process_transcription
 
 from seesay.config import EngineConfig
 from seesay.engine.front.engine import AsyncEngine
@@ -220,3 +223,46 @@ def test_the_routes_are_published(listener: LiveServer) -> None:
 def test_a_model_without_audio_says_so(server: LiveServer) -> None:
     error = send(server)
     assert error.status_code == 400 and "takes no audio" in error.json()["error"]["message"]
+
+
+@pytest.fixture(scope="module")
+def voxtral(tiny_checkpoint: Callable[[str], Path]) -> Iterator[AsyncEngine]:
+    config = EngineConfig(device_type="cpu", session_len=2048)
+    with AsyncEngine(str(tiny_checkpoint("voxtral")), backend_config=config) as engine:
+        yield engine
+
+
+def test_voxtral_is_asked_as_it_was_trained(voxtral: AsyncEngine, tiny_checkpoint: Callable[[str], Path]) -> None:
+    path = tiny_checkpoint("voxtral")
+    model = VoxtralForConditionalGeneration.from_pretrained(path, dtype=torch.float32).eval()
+    with serve(voxtral) as server:
+        for language in (None, "en"):
+            inputs = process_transcription(path, SOUND, language)
+            num_prompt = inputs["input_ids"].shape[1]
+            with torch.inference_mode():
+                output = model.generate(**inputs, max_length=num_prompt + 40, do_sample=False)
+            expected = voxtral.tokenizer.backend.decode(output[0, num_prompt:].tolist(), skip_special_tokens=True)
+            found = send(server, {} if language is None else {"language": language})
+            assert found.status_code == 200 and found.json()["text"].startswith(expected.strip()[:20]), found.text
+            assert found.json()["usage"]["input_tokens"] == num_prompt
+        streamed = send(server, {"stream": "true"})
+        assert "transcript.text.done" in streamed.text
+        asked = ask_chat(
+            server,
+            "Transcribe the speech in this audio word by word. Answer with the transcript alone. What was said before, "
+            "or may be said: Müller",
+        )
+        told = send(server, {"prompt": "Müller"})
+        assert told.json()["text"] == asked["choices"][0]["message"]["content"].strip()
+        assert told.json()["usage"]["input_tokens"] == asked["usage"]["prompt_tokens"]
+
+
+def test_what_voxtral_cannot_write_down_at_once_is_divided(voxtral: AsyncEngine) -> None:
+    most, voxtral.family.max_transcribed_samples = voxtral.family.max_transcribed_samples, 2 * 16000
+    try:
+        with serve(voxtral) as server:
+            found = send(server, {"response_format": "json"}, LONG).json()
+    finally:
+        voxtral.family.max_transcribed_samples = most
+    assert found["usage"]["input_token_details"]["audio_tokens"] == 375 * 4
+    assert most == 30 * 60 * 16000

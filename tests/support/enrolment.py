@@ -151,6 +151,8 @@ CHECKPOINTS: Mapping[str, Tiny] = {
     "ernie4_5_vl": Tiny(architecture="Ernie4_5_VLMoeForConditionalGeneration"),
     "nemotron_h_omni": Tiny(architecture="NemotronH_Omni_Reasoning_V3"),
     "nemotron_h_omni_original": _original("NemotronH_Nano_Omni_Reasoning_V3", "NemotronH_Omni_Reasoning_V3"),
+    "voxtral": Tiny(architecture="VoxtralForConditionalGeneration"),
+    "ultravox": Tiny(architecture="UltravoxModel"),
     "kimi_vl": Tiny(architecture="KimiVLForConditionalGeneration"),
     "perception_lm": Tiny(architecture="PerceptionLMForConditionalGeneration", needs="timm"),
     "perception_lm_timm": Tiny(architecture="PerceptionLMForConditionalGeneration", variant=True, needs="timm"),
@@ -283,8 +285,10 @@ def takes(name: str, modality: Modality) -> bool:
     return modality in ENROLLED[name].modalities
 
 
-ALL_VISION = tuple(name for name, family in ENROLLED.items() if family.modalities)
-"""Every checkpoint of a family with a tower, variants included."""
+ALL_VISION = tuple(name for name, family in ENROLLED.items() if Modality.IMAGE in family.modalities)
+"""Every checkpoint of a family with a tower for pictures, variants included."""
+ALL_AUDIO = tuple(name for name, family in ENROLLED.items() if Modality.AUDIO in family.modalities)
+"""Every checkpoint of a family with a tower for audio: tests/engine/test_audio.py compares them."""
 WITH_PICTURES = (*ALL_VISION, *VISION_MODULES, "orbit_vl")
 FAMILIES = _without_variants(ALL_VISION)
 WITH_EXPERTS = (

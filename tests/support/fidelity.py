@@ -89,6 +89,10 @@ _GOLDEN = """\
 """
 
 
+HEARD = {"UltravoxModel": "ultravox"}
+"""Modules of `tests/reference` that tests/engine/test_audio.py compares, by architecture."""
+
+
 def print_page() -> Iterator[str]:
     """Yield the parts of the page."""
     references = find_references()
@@ -120,7 +124,7 @@ def print_page() -> Iterator[str]:
 def find_references() -> Mapping[str, str]:
     """Return the modules of `tests/reference` by the architecture, or the model type, that `oracles.py` imports each
     for."""
-    found = {}
+    found = dict(HEARD)
     for branch in ast.walk(ast.parse(Path(__file__).with_name("oracles.py").read_text(encoding="utf-8"))):
         if isinstance(branch, ast.If) and isinstance(branch.test, ast.Compare):
             [asked] = branch.test.comparators
@@ -158,7 +162,7 @@ def _own_class(name: str, architecture: str) -> str:
 
 
 def _takes(name: str) -> str:
-    kinds = {"image": "pictures", "video": "videos"}
+    kinds = {"audio": "audio", "image": "pictures", "video": "videos"}
     return ", ".join(["text", *(kinds[modality.value] for modality in ENROLLED[name].modalities)])
 
 

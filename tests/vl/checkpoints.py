@@ -157,6 +157,8 @@ from transformers import (
     Starcoder2Config,
     Starcoder2ForCausalLM,
 )
+from ultravox_checkpoints import write_ultravox
+from voxtral_checkpoints import write_voxtral
 
 CHATML = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' }}"
@@ -1712,6 +1714,8 @@ FACTORIES: dict[str, Callable[[Path], None]] = {
     "ernie4_5_vl": write_ernie_vl,
     "nemotron_h_omni": write_nemotron_omni,
     "nemotron_h_omni_original": write_original_nemotron_omni,
+    "voxtral": write_voxtral,
+    "ultravox": write_ultravox,
     "kimi_vl": _kimi_vl,
     "molmo": _molmo(),
     "molmo_olmo2": _molmo(

@@ -28,6 +28,7 @@ from seesay.checkpoint.layouts.original_text import (
     read_minicpm,
     read_mpt,
 )
+from seesay.checkpoint.layouts.original_ultravox import read_ultravox
 from seesay.checkpoint.layouts.original_xcomposer import read_xcomposer2
 from seesay.errors import CheckpointError
 
@@ -147,6 +148,7 @@ _BY_MODEL_TYPE: Mapping[str, ConfigReader] = {
     "qwen": lambda config: ConvertedConfig(
         config=(read_qwen if config.get("visual") is None else read_qwen_vl)(config)
     ),
+    "ultravox": lambda config: ConvertedConfig(config=read_ultravox(config)),
 }
 
 _LLAVA = (

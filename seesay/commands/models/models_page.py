@@ -27,8 +27,8 @@ own layout, with params.json and no config.json, is read as the same model in Tr
 
 Families are written here; the tests hold each to Transformers' own class, or to a plain statement of the published
 code where Transformers has none (Baichuan 2 of 13B, CogVLM, DeepSeek-OCR, DeepSeek-VL2, GLM-4V, Kimi-VL, MiniCPM-V,
-Molmo, Phi-3-vision, Qwen-VL): tokens, pixels, rows of the tower, logits, and greedy answers in all ways of computing
-them.
+Molmo, Phi-3-vision, Qwen-VL, Ultravox): tokens, pixels, rows of the tower, logits, and greedy answers in all ways of
+computing them.
 [Other models](#other-models) run through Transformers' modules: they are not quantized, and take new weights of whole
 folders.
 
@@ -55,6 +55,14 @@ The package computes these itself, without timm: {own}.
 
 Every other one is computed by timm's module, which is made without downloading anything and filled with the weights of
 the checkpoint. The extra `timm` installs it ([installing.md](installing.md)).
+"""
+_AUDIO = """\
+## Models of audio
+
+Any number of sounds stand in a prompt, anywhere in the text ([media.md](media.md#audio)), which
+[transcripts](server.md#transcripts) are made of, too. They have no options. [Other models](#other-models) take audio
+through Transformers' modules. The folders of Ultravox have a projector, and name the models whose encoder and decoder
+they lack (`text_model_id`, `audio_model_id`): a folder, or an id on the hub, from where these are downloaded, too.
 """
 _TEXT = """\
 ## Text models
@@ -109,8 +117,7 @@ the thinkers of Qwen2.5-Omni and Qwen3-Omni, whose folders are taken as they are
 speak (Transformers fills up sounds of Gemma 3n and Qwen3-Omni beside longer ones, which changes the last embedding of
 each; here each sound is computed alone); and two made-up models whose code lies beside their weights, of texts and
 with pictures. Audio of
-Phi-4-multimodal, whose decoder makes the rows of media itself, and of Voxtral, whose processor takes no text with a
-marker, is refused by name.
+Phi-4-multimodal, whose decoder makes the rows of media itself, is refused by name.
 """
 
 
@@ -124,7 +131,7 @@ run as here.
 
 def make_page() -> str:
     """Return the page in Markdown."""
-    vision, text = _make_rows()
+    vision, audio, text = _make_rows()
     families = {family for known in list_layouts().values() for family in known}
     timm_families = {name_of(family) for family in families if family.takes_timm_models}
     columns = ("architecture", "family", "pictures: options", "videos: options", "decoders inside", "for example")
@@ -137,6 +144,8 @@ def make_page() -> str:
                 families=_join(row[0] for row in vision if row[1] in timm_families),
                 own=_join(f"`{name}`" for name in PERCEPTION_ENCODERS),
             ),
+            _AUDIO,
+            _table(("architecture", "family", "decoders inside", "for example"), audio),
             _TEXT,
             _table(("architecture", "decoder", "for example"), text),
             _BACKBONES,
@@ -148,20 +157,23 @@ def make_page() -> str:
     )
 
 
-def _make_rows() -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
-    """Return the rows of the models that take pictures, and those of the text models."""
+def _make_rows() -> tuple[list[tuple[str, ...]], list[tuple[str, ...]], list[tuple[str, ...]]]:
+    """Return the rows of the models that take pictures, of those that take audio alone, and of the text models."""
     vision: list[tuple[str, ...]] = []
+    audio: list[tuple[str, ...]] = []
     text: list[tuple[str, ...]] = []
     for architecture, family in _list_shown():
         published = published_of(family, architecture)
         decoders = _join(dict.fromkeys(f"`{row.decoder}`" for row in published))
         names = _join(f"`{name}`" for row in published for name in row.names)
-        if family.modalities:
+        if family.modalities == (Modality.AUDIO,):
+            audio.append((f"`{architecture}`", name_of(family), decoders, names))
+        elif family.modalities:
             takes = [_options(family, modality) for modality in (Modality.IMAGE, Modality.VIDEO)]
             vision.append((f"`{architecture}`", name_of(family), *takes, decoders, names))
         else:
             text.append((f"`{architecture}`", decoders, names))
-    return vision, text
+    return vision, audio, text
 
 
 def _list_shown() -> list[tuple[str, type[Family]]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from torch.nn import functional as F
 from seesay.device.backends import has_kernels
 from seesay.device.linear.layer_loading import LoadedLayers
 from seesay.device.transfers import upload
-from seesay.encoders.graphs import GraphedEncoder, GraphedTower
+from seesay.encoders.graphs import GraphedEncoder, GraphedTower, plan_alike
 from seesay.encoders.towers.arrangement import LearnedRows, StackedRows, arrange_rows
 from seesay.encoders.towers.layers import PixelNormalizer, cut_patches
 from seesay.encoders.towers.pixels import PatchLoader
@@ -122,7 +121,7 @@ class TileEncoder(GraphedEncoder):
         self._learned = LearnedRows((), hidden_size) if learned is None else learned
         parameter = next(model.parameters())
         self.dtype, self.device = parameter.dtype, parameter.device
-        self._graphed = GraphedTower(partial(_plan, model))
+        self._graphed = GraphedTower(plan_alike(model))
         self._loader = TileLoader(
             normalizer, tile_size=tile_size, patch_size=patch_size, device=self.device, dtype=self.dtype
         )
@@ -138,10 +137,6 @@ class TileEncoder(GraphedEncoder):
         rows = self._graphed(patches, len(patches), self.dtype)
         parts = torch.split(rows, list(map(_count_tiles, features)))
         return arrange_rows([part.flatten(0, 1) for part in parts], self._learned, features)
-
-
-def _plan(model: nn.Module, _num_tiles: int, *, num_before: int) -> nn.Module:  # noqa: ARG001
-    return model
 
 
 def _count_tiles(item: Mapping[str, Any]) -> int:

@@ -43,6 +43,7 @@ from seesay.values import (
     OutputDelta,
     TextPart,
 )
+from seesay.vl.family import Family
 
 _TRANSCRIBE = "Transcribe the speech in this audio word by word. Answer with the transcript alone."
 _TRANSLATE = "Translate the speech in this audio into English. Answer with the translation alone."
@@ -173,7 +174,7 @@ class _Reply:
         if Modality.AUDIO not in family.modalities:
             raise bad_request("file: this model takes no audio", "file", code="unsupported_parameter")
         pieces: Sequence[bytes | AudioSamples] = [content]
-        if family.max_audio_samples:
+        if _find_most_samples(family):
             pieces = await asyncio.wrap_future(_thread.submit(_divide, state, content))
         request = GenerationRequest(
             prompt="",
@@ -185,10 +186,8 @@ class _Reply:
             streams=isinstance(form, TranscriptionForm) and form.stream,
         )
         request = state.fit_model(request, names, http)
-        question = TextPart(text=_ask(form, family.transcription_prompt))
         media = [MediaPart(modality=Modality.AUDIO, source=piece, place=MediaPlace(source="file")) for piece in pieces]
-        prompts = [(Message(role="user", parts=(each, question)),) for each in media]
-        return cls(state, http, form, names, [replace(request, prompt=prompt) for prompt in prompts])
+        return cls(state, http, form, names, [_put(request, form, family, each) for each in media])
 
     async def respond(self) -> Response:
         """Return the whole answer."""
@@ -230,6 +229,23 @@ class _Reply:
         return {"type": "tokens", **counts, "input_token_details": details}
 
 
+def _put(request: GenerationRequest, form: AudioForm, family: Family, audio: MediaPart) -> GenerationRequest:
+    """Return the request with the prompt about a piece of audio: the one that the model was trained with, where that
+    says all that the form does, else a conversation."""
+    own = None
+    if isinstance(form, TranscriptionForm) and not form.prompt:
+        own = family.write_transcription(form.language)
+    if own is not None:
+        return replace(request, prompt=own, media=(audio,), enable_thinking=None)
+    question = TextPart(text=_ask(form, family.transcription_prompt))
+    return replace(request, prompt=(Message(role="user", parts=(audio, question)),))
+
+
+def _find_most_samples(family: Family) -> int:
+    """Return the most samples that the model writes down at once; 0 where it takes all."""
+    return family.max_transcribed_samples or family.max_audio_samples
+
+
 def _divide(state: ServerState, content: bytes) -> list[AudioSamples]:
     """Return the audio in pieces that the model takes. Raises `ApiError` where it cannot be decoded."""
     family = state.engine.family
@@ -238,7 +254,7 @@ def _divide(state: ServerState, content: bytes) -> list[AudioSamples]:
     except RequestError as error:
         error.param = "file"
         raise ApiError.from_error(error) from error
-    return divide_audio(audio, family.max_audio_samples)
+    return divide_audio(audio, _find_most_samples(family))
 
 
 def _ask(form: AudioForm, own: str) -> str:

@@ -100,3 +100,15 @@ MOLMO_TOWER: Patterns = (
 
 TWO_LAYERS: Patterns = ((r"^projector\.0\.", "projector.linear_1."), (r"^projector\.2\.", "projector.linear_2."))
 """A projector of two linear layers, saved as a sequence."""
+
+WHISPER_TOWER: Patterns = (
+    (r"^embed_positions\.weight$", "positions"),
+    (r"^layer_norm\.", "norm."),
+    (r"^layers\.", "blocks."),
+    (r"\.self_attn_layer_norm\.", ".norm1."),
+    (r"\.final_layer_norm\.", ".norm2."),
+    (r"\.self_attn\.out_proj\.", ".attn.proj."),
+    (r"\.self_attn\.", ".attn."),
+    (r"\.(fc\d)\.", r".mlp.\1."),
+)
+"""Whisper's encoder."""
