@@ -5,9 +5,16 @@ from __future__ import annotations
 import random
 
 from demo_training.talks.conversation import Asked, converse
+from demo_training.talks.groups import BLANK
 from demo_training.wording.voice import STILL_NAMES, Voice
-from seesay.demo.example import Example, count_answer
+from seesay.demo import phrasing as ph
+from seesay.demo.drawing import Picture, draw_things, pick_background
+from seesay.demo.example import IMAGE_GRIDS, Example, count_answer, pick_canvas
 from seesay.demo.page_scenes import PAGE_LINES, Page, draw_page, draw_pages, lines_answer, pick_num_pages
+from seesay.demo.phrasing import ask
+from seesay.demo.shape_scenes import describe_things, draw_scene, pick_things
+from seesay.demo.vocabulary import MAX_SHAPES
+from seesay.demo.written_scenes import pick_written, write
 
 PAGE_NAMES = (*STILL_NAMES, "page", "page", "document", "sheet", "scan")
 
@@ -26,8 +33,29 @@ class _PageTalk:
         return Asked("describe_page", voice.ask("describe_page"), lines_answer(len(self._page.lines)))
 
 
+def _draw_unwritten(rng: random.Random) -> tuple[Picture, str]:
+    """Return a picture that is no page of lines, and what is answered to who has it read: what other pictures of its
+    kind are answered with."""
+    if rng.random() < 0.4:
+        text, _ = pick_written(rng)
+        return write(rng, text)[0], f'It says "{text}".'
+    canvas = pick_canvas(rng, IMAGE_GRIDS)
+    if rng.random() < 0.2:
+        return draw_things(canvas.size, pick_background(rng), []), BLANK
+    things = pick_things(rng, canvas, num_things=rng.randint(1, MAX_SHAPES - 1))
+    return draw_scene(rng, canvas, things), describe_things(things)
+
+
+def _talk_about_unwritten(rng: random.Random, task: str) -> Example:
+    picture, answer = _draw_unwritten(rng)
+    question = Voice(rng, PAGE_NAMES).ask("read_page") if rng.random() < 0.5 else ask(rng, ph.READ_PAGE)
+    return Example(task=task, turns=((question, answer),), pictures=(picture,), kinds=("read_page",))
+
+
 def talk_about_page(rng: random.Random, task: str, held_out: bool) -> Example:
-    """Return a page of two to eight lines and a conversation about it."""
+    """Return a page of two to eight lines and a conversation about it; now and then a picture that has none."""
+    if not held_out and rng.random() < 0.1:
+        return _talk_about_unwritten(rng, task)
     page = draw_page(rng, num_lines=rng.randint(2, PAGE_LINES[1]))
     talk = _PageTalk(page)
     turns, kinds, asked = converse(
