@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from live_server import LiveServer, make_settings, serve
 from pdfs import make_pdf, make_tiff
+from PIL import Image
+from tqdm import tqdm
 
+from seesay import MediaLimits, load_image
 from seesay.cli import main
+from seesay.commands.chat.answering import Messages, Piece, Pieces
+from seesay.commands.files.transcribing import Reading, transcribe
 from seesay.config import EngineConfig
 from seesay.demo.scenes import sample_scene
 from seesay.engine.front.engine import AsyncEngine
+from seesay.vl.tasks import Task
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +91,42 @@ def test_what_cannot_be_read_is_named_and_the_others_are_read(
     assert run(server, folder / "in", "-o", folder / "out") == 1
     assert "bad.pdf" in capsys.readouterr().err
     assert len(list((folder / "out").rglob("*.md"))) == 3
+
+
+class Seen:
+    """Notes what a model is shown, and writes nothing."""
+
+    def __init__(self) -> None:
+        self.sizes: list[tuple[int, int]] = []
+        self.kinds: list[list[str]] = []
+
+    def answer(self, messages: Messages) -> Pieces:
+        [message] = messages
+        self.kinds.append([part["type"] for part in message["content"]])
+        self.sizes.append(load_image(message["content"][0]["image_url"]["url"]).size)
+        yield Piece(text="")
+
+
+@pytest.mark.parametrize(
+    ("task", "size", "kinds"),
+    [
+        (Task(prompt="read"), (800, 400), ["image_url", "text"]),
+        (Task(prompt="read", longest_side_px=800), (800, 400), ["image_url", "text"]),
+        (Task(prompt="", longest_side_px=200), (200, 100), ["image_url"]),
+    ],
+)
+def test_pages_are_shown_as_models_were_trained(
+    task: Task, size: tuple[int, int], kinds: list[str], tmp_path: Path
+) -> None:
+    """In the size of their pages, and without a text where they take none."""
+    Image.new("RGB", (800, 400), "white").save(tmp_path / "page.png")
+    seen = Seen()
+    reading = Reading(model=seen, task=task, limits=MediaLimits(), pages=None, dpi=144)
+    with ThreadPoolExecutor(1) as threads, tqdm(disable=True) as progress:
+        assert not transcribe(
+            tmp_path / "page.png", tmp_path / "page.md", "md", reading, threads=threads, progress=progress
+        )
+    assert seen.sizes == [size] and seen.kinds == [kinds]
 
 
 @pytest.mark.parametrize(

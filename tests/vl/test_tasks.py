@@ -24,6 +24,8 @@ OLMOCR = (
         ("", "/models/PaddleOCR-VL/", "text", "OCR:"),
         ("qwen2_5_vl", "allenai/olmOCR-2-7B-1025-FP8", "markdown", OLMOCR),
         ("dots_ocr", "x", "text", "Extract the text content from this image."),
+        ("lighton_ocr", "", "markdown", ""),
+        ("", "lightonai/LightOnOCR-2-1B", "markdown", ""),
     ],
 )
 def test_models_that_read_pages_are_asked_as_they_were_trained(
@@ -44,6 +46,21 @@ def test_a_renamed_folder_is_asked_by_its_family(architecture: str) -> None:
 def test_any_model_can_be_asked() -> None:
     assert list(find_tasks("llava", "some/model")) == ["markdown", "text"]
     assert list(find_tasks("qwen2_5_vl")) == ["markdown", "text", "html"]
+
+
+def test_pages_have_the_size_that_models_were_trained_with() -> None:
+    sizes = {"allenai/olmOCR-2-7B-1025": 1288, "lightonai/LightOnOCR-1B-1025": 1540, "zai-org/GLM-OCR": 0}
+    for name, size in sizes.items():
+        assert {task.longest_side_px for task in find_tasks(name=name).values()} == {size}
+
+
+def test_models_that_find_boxes_are_asked_for_them() -> None:
+    assert list(find_tasks("hunyuan_vl")) == ["markdown", "text", "boxes", "formula", "table", "chart"]
+    tasks = find_tasks(name="rednote-hilab/dots.ocr")
+    assert list(tasks) == ["text", "layout", "boxes"]
+    for name in ("layout", "boxes"):
+        assert "'Page-footer', 'Page-header', 'Picture', 'Section-header', 'Table'" in tasks[name].prompt
+    assert tasks["layout"].prompt.endswith("must be a single JSON object.\n")
 
 
 def test_options_against_loops_are_options_of_an_answer() -> None:

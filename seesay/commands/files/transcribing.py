@@ -156,15 +156,26 @@ def _read_page(page: _Page, reading: Reading) -> PageText:
     """Read one page. What is wrong with it is a part of the result."""
     try:
         file = io.BytesIO()
-        page.draw().save(file, format="PNG", compress_level=1)
+        _shrink(page.draw(), reading.task.longest_side_px).save(file, format="PNG", compress_level=1)
         url = f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
-        parts = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": reading.task.prompt}]
+        parts: list[dict[str, Any]] = [{"type": "image_url", "image_url": {"url": url}}]
+        if reading.task.prompt:
+            parts.append({"type": "text", "text": reading.task.prompt})
         with closing(reading.model.answer([{"role": "user", "content": parts}])) as pieces:
             found = list(pieces)
     except SeesayError as error:
         return PageText(number=page.number, error=str(error))
     text = "".join(piece.text for piece in found)
     return PageText(number=page.number, text=text, is_cut=any(piece.is_cut for piece in found))
+
+
+def _shrink(picture: Image.Image, longest_px: int) -> Image.Image:
+    """Return a picture whose longest side has at most so many pixels; 0: any number."""
+    if not 0 < longest_px < max(picture.size):
+        return picture
+    scale = longest_px / max(picture.size)
+    width, height = (max(1, round(scale * side)) for side in picture.size)
+    return picture.resize((width, height), resample=3)  # bicubic
 
 
 def _read_partial(path: Path) -> dict[int, PageText]:
