@@ -11,7 +11,7 @@ import os
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -208,12 +208,37 @@ class MaskThreads:
     def __init__(self, make_bits: Callable[[int, int], npt.NDArray[np.int32]] = _make_bits) -> None:
         """`make_bits` returns memory for so many rows of so many words."""
         self._executor: Any = None
+        self._beside: ThreadPoolExecutor | None = None
         self._make_bits = make_bits
+
+    def start(
+        self, rows: Sequence[MaskRow], vocab_size: int, *, at_once: bool = False
+    ) -> Future[npt.NDArray[np.int32]]:
+        """Begin to fill masks in a thread, unless `at_once`: what `fill` returns is set in the result. Until then the
+        rows are that thread's."""
+        bits = self._prepare_bits(rows, vocab_size)
+        if not at_once:
+            if self._beside is None:
+                self._beside = ThreadPoolExecutor(1, "seesay-masks")
+            return self._beside.submit(self._fill_all, rows, bits)
+        done = Future[npt.NDArray[np.int32]]()
+        done.set_result(self._fill_all(rows, bits))
+        return done
 
     def fill(self, rows: Sequence[MaskRow], vocab_size: int) -> npt.NDArray[np.int32]:
         """Return bits int32 [len(rows), ceil((vocab_size + 1) / 32)], and set `is_masked` or `error` of each row. Bits
         from `vocab_size` on have no meaning."""
-        bits = self._make_bits(len(rows), -(-(vocab_size + 1) // 32))  # llguidance has a token more: the end
+        return self._fill_all(rows, self._prepare_bits(rows, vocab_size))
+
+    def close(self) -> None:
+        """End the thread that fills masks."""
+        if self._beside is not None:
+            self._beside.shutdown()
+
+    def _prepare_bits(self, rows: Sequence[MaskRow], vocab_size: int) -> npt.NDArray[np.int32]:
+        return self._make_bits(len(rows), -(-(vocab_size + 1) // 32))  # llguidance has a token more: the end
+
+    def _fill_all(self, rows: Sequence[MaskRow], bits: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
         if len(rows) > 1:
             self._consume(rows)
         self._fill(_follow(rows), bits)

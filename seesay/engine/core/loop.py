@@ -138,7 +138,7 @@ class EngineLoop:
             embeddings=self.embeddings,
             requests=self._requests,
             ends=self._ends,
-            grammars=self._grammars,
+            masks=self._grammars.masks,
             reports=self._reports,
             counts=self._counts,
             pacer=self._pacer,

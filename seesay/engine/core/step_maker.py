@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from seesay.device.tower_pacer import TowerPacer
 from seesay.engine.core.embedding_supply import EmbeddingSupply
 from seesay.engine.core.encoder_reports import EncoderReports
-from seesay.engine.core.grammars.grammar_rows import GrammarRows
+from seesay.engine.core.grammars.step_masks import StepMasks
 from seesay.engine.core.live_requests import LiveRequests
 from seesay.engine.core.request_ends import RequestEnds
 from seesay.engine.core.step_counts import StepCounts
@@ -43,7 +43,7 @@ class StepMaker:
         embeddings: EmbeddingSupply,
         requests: LiveRequests,
         ends: RequestEnds,
-        grammars: GrammarRows,
+        masks: StepMasks,
         reports: EncoderReports,
         counts: StepCounts,
         pacer: TowerPacer,
@@ -67,7 +67,7 @@ class StepMaker:
             runner,
             pacer,
             processors=requests.processors,
-            grammars=grammars,
+            masks=masks,
             commit=self._commit,
             announce_forced_tokens=scheduler.announce_forced_tokens,
             fail=self._fail_row,
@@ -101,6 +101,7 @@ class StepMaker:
     def make(self) -> bool:
         """Plan and launch a step, and commit the one in flight. Returns whether another may follow at once."""
         drafts = self._propose()
+        self._attempt(self.flight.prepare)
         suspects = self.suspects.group
         plan = self._scheduler.plan_step(suspects, drafts)
         self._embeddings.start_encoding(plan.encode_jobs)
@@ -139,8 +140,12 @@ class StepMaker:
 
     def finish(self) -> None:
         """Wait for the step in flight."""
+        self._attempt(self.flight.collect)
+
+    def _attempt(self, go_on: Callable[[], None]) -> None:
+        """Go on with the step in flight. If it fails, its rows are computed again."""
         try:
-            self.flight.collect()
+            go_on()
         except StepFailedError as failure:
             self._recover(failure)
 

@@ -6,7 +6,7 @@ how to go on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -16,7 +16,7 @@ from seesay.llm.plans.step_plan import StepPlan
 if TYPE_CHECKING:
     from seesay.device.tower_pacer import TowerPacer
     from seesay.encoders.store import EmbeddingStore
-    from seesay.engine.core.grammars.grammar_rows import GrammarRows
+    from seesay.engine.core.grammars.step_masks import BegunMasks, StepMasks
     from seesay.llm.plans.step_plan import TokenMasks
     from seesay.llm.running.launched_step import LaunchedStep, StepResult
     from seesay.llm.running.runner import ModelRunner
@@ -35,22 +35,22 @@ class StepFailedError(Exception):
 
 
 class _InFlight(NamedTuple):
-    """A step that is being computed. is_alone: whether no call of the tower runs beside it. masks: what it is sampled
-    with, if it is not yet."""
+    """A step that is being computed. is_alone: whether no call of the tower runs beside it. begun, masks: what it is
+    sampled with, before and after it is finished."""
 
     plan: StepPlan
     launched: LaunchedStep
     is_alone: bool
+    begun: BegunMasks | None = None
     masks: TokenMasks | None = None
 
 
 class StepPipeline:
     """Computes plans with `runner`, at most two at a time.
 
-    processors: those of live sequences that have any. grammars: make the masks of their rows, when the step before is
-    committed, while the forward pass runs. A step with masks is sampled just before the next one is launched, so that
-    this one is planned meanwhile. With a runner that `samples_late`, each step is sampled when the next one is
-    launched.
+    processors: those of live sequences that have any. masks: makes those of rows, when the step before is committed,
+    while the forward pass runs. A step with masks is sampled just before the next one is launched, so that this one is
+    planned meanwhile. With a runner that `samples_late`, each step is sampled when the next one is launched.
     commit(plan, result): apply the outcome of a plan. Called for every plan, in order. The result of a step that shared
     the GPU with the tower has no duration.
     announce_forced_tokens(seq_id, num_tokens): so many tokens will be committed of a row of the newest plan that
@@ -63,7 +63,7 @@ class StepPipeline:
         pacer: TowerPacer,
         *,
         processors: Mapping[int, tuple[LogitsProcessor, ...]],
-        grammars: GrammarRows,
+        masks: StepMasks,
         commit: Callable[[StepPlan, StepResult], None],
         announce_forced_tokens: Callable[[int, int], None],
         fail: Callable[[int, BaseException], None],
@@ -71,7 +71,7 @@ class StepPipeline:
         self._runner = runner
         self._pacer = pacer
         self._processors = processors
-        self._grammars = grammars
+        self._masks = masks
         self._commit = commit
         self._announce_forced_tokens = announce_forced_tokens
         self._fail = fail
@@ -86,12 +86,19 @@ class StepPipeline:
         """Drop the step in flight."""
         self._in_flight = None
 
+    def prepare(self) -> None:
+        """Finish the masks of the step in flight before a plan is made, if its rows may get several tokens. Raises
+        `StepFailedError`."""
+        step = self._in_flight
+        if step is not None and step.begun is not None and step.begun.may_jump:
+            self._in_flight, _ = self._finish_masks(step)
+
     def launch(self, plan: StepPlan, store: EmbeddingStore) -> bool:
         """Launch a plan, which then is in flight, and commit the one that was. Sequences whose rows cannot be computed
         end. Returns whether any row is left; else the step before stays in flight. Raises `StepFailedError`."""
         sampling = self._choose_sampling(plan)
-        failure, masks = None, None
-        self._sample_masked(plan)
+        failure, begun = None, None
+        plan = self._sample_masked(plan)
         try:
             with self._pacer.step(self._runner.stream) if plan.rows else nullcontext(True) as is_alone:
                 plan, launched, errors = self._runner.step(plan, store)
@@ -108,23 +115,28 @@ class StepPipeline:
             return False
         if sampling == "behind the last":
             self.collect(plan)  # the forward pass goes on meanwhile
-            masks = self._make_masks(plan)
-        before, self._in_flight = self._in_flight, _InFlight(plan, launched, is_alone, masks)
+            begun = self._begin_masks(plan)
+        before, self._in_flight = self._in_flight, _InFlight(plan, launched, is_alone, begun)
         if before is not None:
             self._collect(before, plan)
         return True
 
-    def _sample_masked(self, plan: StepPlan) -> None:
-        """Sample the step in flight, before `plan`, if it has waited for its masks alone."""
+    def _sample_masked(self, plan: StepPlan) -> StepPlan:
+        """Sample the step in flight, before `plan`, if it has waited for its masks alone. Returns the plan without the
+        sequences that end as they have no mask."""
         step = self._in_flight
-        if step is not None and not (self._runner.samples_late or step.launched.is_sampled):
-            self._sample(step, plan)
+        if step is None or self._runner.samples_late or step.launched.is_sampled:
+            return plan
+        step, failed = self._finish_masks(step, plan)
+        self._in_flight = step
+        self._sample(step, plan)
+        return plan.without(failed)
 
     def _choose_sampling(self, plan: StepPlan) -> Literal["at once", "behind the last", "before the next"]:
         """Return when a plan is sampled: masks need the tokens of the step before, and a late runner the next step."""
         if self._runner.samples_late:
             return "before the next"
-        return "behind the last" if self._grammars.concerns(plan) else "at once"
+        return "behind the last" if self._masks.concerns(plan) else "at once"
 
     def collect(self, *behind: StepPlan) -> None:
         """Wait for the step in flight, if there is one, and commit it. `behind`: plans that were taken after it. Raises
@@ -133,19 +145,29 @@ class StepPipeline:
         if step is not None:
             self._collect(step, *behind)
 
-    def _make_masks(self, plan: StepPlan) -> TokenMasks | None:
-        """Return the masks of a step when all plans before are committed. A row whose mask cannot be made ends its
-        sequence, and what it samples is dropped."""
+    def _begin_masks(self, plan: StepPlan) -> BegunMasks | None:
+        """Begin to make the masks of a step when all plans before are committed."""
         try:
-            masks, errors = self._grammars.make_masks(plan)
+            return self._masks.begin(plan)
         except BaseException as error:
             raise StepFailedError(plan, error) from error
+
+    def _finish_masks(self, step: _InFlight, *behind: StepPlan) -> tuple[_InFlight, Container[int]]:
+        """Return a step with its masks, and the sequences that end as their rows have none: what these sample is
+        dropped. Rows get several tokens only where no plan was made behind this one."""
+        if step.begun is None:
+            return step, ()
+        try:
+            masks, errors = self._masks.finish(step.begun, can_jump=not behind)
+        except BaseException as error:
+            self._in_flight = None
+            raise StepFailedError(step.plan, error, *behind) from error
         for seq_id, refusal in errors.items():
             self._fail(seq_id, refusal)
         if masks is not None:
             for seq_id, token_ids in masks.jumps.items():
                 self._announce_forced_tokens(seq_id, len(token_ids))
-        return masks
+        return step._replace(begun=None, masks=masks), errors
 
     def _sample(self, step: _InFlight, *behind: StepPlan) -> None:
         try:
@@ -160,7 +182,8 @@ class StepPipeline:
         try:
             if not step.launched.is_sampled:
                 if self._runner.samples_late:
-                    step = step._replace(masks=self._make_masks(step.plan))
+                    step = step._replace(begun=self._begin_masks(step.plan))
+                step, _ = self._finish_masks(step, *behind)
                 self._sample(step)
             result = self._runner.collect(step.launched)
         except StepFailedError as failure:

@@ -108,6 +108,8 @@ class LaunchedStep:
         device."""
         assert self.is_sampled, "sample comes before collect"
         not_finite = self._find_faulty()
+        if not (not_finite or self.outputs) and (sampled_ids := self._collect_plain()) is not None:
+            return StepResult(token_ids=sampled_ids, seconds=self._seconds(), drafted=self.drafted)
         undefined = {row.seq_id for row in self.outputs.values() if _has_nan(row.prompt_logprobs)}
         choices = iter(() if self.draws is None else self.draws.collect())
         sampled: dict[int, tuple[int, ...]] = {}
@@ -143,9 +145,29 @@ class LaunchedStep:
             rows=tuple(outputs.values()),
             errors=errors,
             not_finite=frozenset(not_finite),
-            seconds=None if self.stopwatch is None else self.stopwatch.seconds(),
+            seconds=self._seconds(),
             drafted=self.drafted,
         )
+
+    def _seconds(self) -> float | None:
+        return None if self.stopwatch is None else self.stopwatch.seconds()
+
+    def _collect_plain(self) -> dict[int, tuple[int, ...]] | None:
+        """Return what the rows sampled, where these give one token each and nothing else; the row table learns it.
+        Else None: most steps are so, and of many rows."""
+        if self.draws is None or self.step.has_drafts or (token_ids := self.draws.collect_ids()) is None:
+            return None
+        sampled: dict[int, tuple[int, ...]] = {}
+        rows, members = self.step.rows, self.step.members
+        for place, token_id in zip(self.step.sampling.tolist(), token_ids, strict=True):
+            row = rows[place]
+            found: tuple[int, ...] = (token_id,)
+            if self.jumps and row.seq_id in self.jumps:
+                found = self.jumps[row.seq_id]
+                assert found[0] == token_id, (row, found, token_id)
+            sampled[row.seq_id] = found
+            members[place].record(row.start + row.num_tokens, found)
+        return sampled
 
     def _find_faulty(self) -> set[int]:
         """The sequences whose rows left something not finite in the KV cache."""

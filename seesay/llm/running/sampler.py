@@ -76,11 +76,17 @@ class Draws:
         self._errors = errors or {}
         self._copy = HostCopy(token_ids, best, *logprobs)
 
+    def collect_ids(self) -> list[int] | None:
+        """The token ids alone, once the device has made them; None where a row has an error, or more to tell."""
+        token_ids, best, *logprobs = self._copy.wait()
+        if self._errors or logprobs or not best.isfinite().all():
+            return None
+        chosen: list[int] = token_ids.tolist()
+        return chosen
+
     def collect(self) -> list[Sampled]:
         """One choice per row, once the device has made them. A row with no finite logit has an error."""
         token_ids, best, *logprobs = (part.tolist() for part in self._copy.wait())
-        if not self._errors and not logprobs and all(map(math.isfinite, best)):
-            return list(map(Sampled, token_ids))
         errors = dict(self._errors)
         for index, value in enumerate(best):
             if not math.isfinite(value) and index not in errors:

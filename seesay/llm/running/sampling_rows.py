@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -43,22 +42,23 @@ def sort_rows(step: StepRows, masks: TokenMasks | None, processors: _Processors,
     allowed = _number_masks(masks, vocab_size)
     rows: dict[int, SamplingRow] = {}
     drawn: list[int] = []
-    masked: list[tuple[int, int, Callable[[], list[SamplingRow]]]] = []
+    masked: list[tuple[int, int, int]] = []
     index, has_drafts = 0, step.has_drafts
     for place in step.sampling.tolist():
         row, member = step.rows[place], step.members[place]
-        own, changes = allowed.get(row.seq_id, ()), processors.get(row.seq_id, ())
-        if changes or not _is_simple(member.params, own, has_drafts=has_drafts):
+        params, own = member.params, allowed.get(row.seq_id, ())
+        changes = processors.get(row.seq_id, ()) if processors else ()
+        if changes or not _is_simple(params, own, has_drafts=has_drafts):
             for made in _make_rows(row, member, masks, own, changes, vocab_size):
                 rows[index] = made
                 index += 1
             continue
         if own:
-            masked.append((index, own[0], partial(_make_rows, row, member, masks, own, changes, vocab_size)))
-        if member.params.is_drawn:
+            masked.append((own[0], index, place))
+        if params.is_drawn:
             drawn.append(index)
         index += 1 + len(row.drafts)
-    return SortedRows(rows, _join_masked(masks, masked), drawn)
+    return SortedRows(rows, _join_masked(step, masks, masked, vocab_size), drawn)
 
 
 def count_drawn(step: StepRows, drawn: Sequence[int], vocab_size: int, device: torch.device) -> int:
@@ -78,15 +78,20 @@ def _is_simple(params: SamplingParams, own: Sequence[int], *, has_drafts: bool) 
 
 
 def _join_masked(
-    masks: TokenMasks | None, masked: Sequence[tuple[int, int, Callable[[], list[SamplingRow]]]]
+    step: StepRows, masks: TokenMasks | None, masked: list[tuple[int, int, int]], vocab_size: int
 ) -> MaskedRows | None:
-    """Return rows that are masked alone, by (index, number of the mask, what makes the row). They are in the order of
-    the masks, so that these, megabytes where rows are many, go to the device as they are."""
+    """Return rows that are masked alone, by (number of the mask, index, place among the rows of the step). They are in
+    the order of the masks, so that these, megabytes where rows are many, go to the device as they are."""
     if masks is None or not masked:
         return None
-    indices, numbers, makers = zip(*sorted(masked, key=lambda one: one[1]), strict=True)
+    numbers, indices, places = zip(*sorted(masked), strict=True)
     bits = masks.bits if len(numbers) == len(masks.bits) else masks.bits[list(numbers)]
-    return MaskedRows(indices, bits, lambda number: makers[number]()[0])
+
+    def find(i: int) -> SamplingRow:
+        row, member = step.rows[places[i]], step.members[places[i]]
+        return _make_rows(row, member, masks, (numbers[i],), (), vocab_size)[0]
+
+    return MaskedRows(indices, bits, find)
 
 
 def _number_masks(masks: TokenMasks | None, vocab_size: int) -> _Masks:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from seesay.device.tower_pacer import TowerPacer
 from seesay.encoders.store import EmbeddingStore
-from seesay.engine.core.grammars.grammar_rows import GrammarRows
+from seesay.engine.core.grammars.step_masks import StepMasks
 from seesay.engine.core.step_pipeline import StepFailedError, StepPipeline
 from seesay.errors import ErrorCode, RequestError
 from seesay.llm.plans.step_plan import Row, StepPlan
@@ -70,7 +71,7 @@ def make_flight(runner: Any, **calls: Any) -> StepPipeline:
         runner,
         calls.pop("pacer", None) or TowerPacer(),
         processors={},
-        grammars=calls.pop("grammars", None) or GrammarRows(None, vocab_size=1, resume=lambda *_: None),
+        masks=calls.pop("masks", None) or StepMasks({}, vocab_size=1),
         announce_forced_tokens=lambda _seq_id, _num_tokens: None,
         **calls,
     )
@@ -109,10 +110,14 @@ def test_a_late_step_is_sampled_when_the_next_one_is_launched() -> None:
 
 
 class Watched(Runner):
-    """A runner, and what makes the masks of its steps. done: what was done with which step."""
+    """A runner, and what makes the masks of its steps. done: what was done with which step. may_jump: whether rows may
+    get several tokens. errors: of rows without a mask."""
+
+    may_jump = False
 
     def __init__(self) -> None:
         self.done: list[tuple[str, int]] = []
+        self.errors: dict[int, RequestError] = {}
         self._number = 0
 
     def step(self, plan: StepPlan, embeddings: object) -> Any:
@@ -124,9 +129,13 @@ class Watched(Runner):
     def concerns(self, plan: StepPlan) -> bool:
         return bool(plan.rows)
 
-    def make_masks(self, plan: StepPlan) -> Any:
-        self.done.append(("masks", self._number))
-        return None, {}
+    def begin(self, plan: StepPlan) -> Any:
+        self.done.append(("begun", self._number))
+        return SimpleNamespace(may_jump=self.may_jump, number=self._number)
+
+    def finish(self, begun: Any, *, can_jump: bool) -> Any:
+        self.done.append(("masks that may jump" if can_jump else "masks", begun.number))
+        return None, self.errors
 
     def sample(self, launched: Launched, masks: object = None, *, processors: object) -> None:
         super().sample(launched, masks, processors=processors)
@@ -134,25 +143,54 @@ class Watched(Runner):
 
 
 def test_a_step_with_masks_is_sampled_before_the_next_one_is_launched() -> None:
-    """Its masks are there when that is planned, so that the device has both one behind the other."""
+    """Its masks are made while that is planned, so that the device has both one behind the other."""
     watched, committed = Watched(), list[StepPlan]()
-    flight = make_flight(watched, grammars=watched, commit=lambda plan, _: committed.append(plan))
+    flight = make_flight(watched, masks=watched, commit=lambda plan, _: committed.append(plan))
     flight.launch(make_plan(1), EmbeddingStore(0))
-    assert watched.done == [("launched", 1), ("masks", 1)]
+    assert watched.done == [("launched", 1), ("begun", 1)]
+    flight.prepare()
     flight.launch(make_plan(1), EmbeddingStore(0))
-    assert watched.done[2:] == [("sampled", 1), ("launched", 2), ("masks", 2)] and len(committed) == 1
+    assert watched.done[2:] == [("masks", 1), ("sampled", 1), ("launched", 2), ("begun", 2)] and len(committed) == 1
     assert not flight.launch(StepPlan(), EmbeddingStore(0)), "a plan without rows comes behind its tokens, too"
-    assert watched.done[5:] == [("sampled", 2), ("launched", 3)]
+    assert watched.done[6:] == [("masks", 2), ("sampled", 2), ("launched", 3)]
     flight.collect()
     assert len(committed) == 2 and flight.is_empty
     flight.launch(make_plan(1), EmbeddingStore(0))
     flight.collect()
-    assert watched.done[-1] == ("sampled", 3) and len(committed) == 3
+    assert watched.done[-2:] == [("masks that may jump", 4), ("sampled", 3)] and len(committed) == 3
+
+
+def test_masks_of_rows_that_may_jump_are_there_before_the_next_plan() -> None:
+    watched = Watched()
+    watched.may_jump = True
+    flight = make_flight(watched, masks=watched)
+    flight.launch(make_plan(1), EmbeddingStore(0))
+    flight.prepare()
+    assert watched.done[1:] == [("begun", 1), ("masks that may jump", 1)]
+    flight.launch(make_plan(1), EmbeddingStore(0))
+    assert watched.done[3:] == [("sampled", 1), ("launched", 2), ("begun", 2)]
+
+
+def test_a_sequence_without_a_mask_ends_and_is_not_launched_again() -> None:
+    watched, ended, committed = Watched(), list[int](), list[StepPlan]()
+    watched.errors = {2: RequestError(ErrorCode.INVALID_REQUEST, "too ambiguous")}
+    flight = make_flight(
+        watched,
+        masks=watched,
+        fail=lambda seq_id, _: ended.append(seq_id),
+        commit=lambda plan, _: committed.append(plan),
+    )
+    flight.launch(make_plan(1, 2), EmbeddingStore(0))
+    assert not ended
+    flight.launch(make_plan(1, 2), EmbeddingStore(0))
+    assert ended == [2]
+    flight.collect()
+    assert committed == [make_plan(1, 2), make_plan(1)]
 
 
 def test_a_step_that_cannot_be_sampled_takes_the_next_plan_with_it() -> None:
     watched = Watched()
-    flight = make_flight(watched, grammars=watched)
+    flight = make_flight(watched, masks=watched)
     flight.launch(make_plan(1), EmbeddingStore(0))
     failing = ZeroDivisionError()
 

@@ -1,28 +1,26 @@
 """The live requests whose answers follow rules, which are grammars, limits of thoughts, words that must not appear and
-n-grams that must not come twice: those that wait for something to be compiled, and the masks of the others. Used by the
+n-grams that must not come twice: those that wait for something to be compiled, and the rules of the others. Used by the
 engine loop's thread.
 
-A runner knows no rules. Masks are made of the tokens that the host knows, while the forward pass runs, and go to
-every runner beside its plan, with the tokens that come next in any case.
+A runner knows no rules. Masks are made of the tokens that the host knows (`step_masks.py`), while the forward pass
+runs, and go to every runner beside its plan, with the tokens that come next in any case.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from seesay.device.transfers import empty_words
-from seesay.engine.core.grammars.draft_masks import make_mask_rows
-from seesay.engine.core.grammars.jumps import JumpRule, can_force, can_jump
+from seesay.engine.core.grammars.jumps import JumpRule, can_force
 from seesay.engine.core.grammars.row_matcher import RowMatcher
+from seesay.engine.core.grammars.step_masks import RuledSequence, Rules, StepMasks
 from seesay.engine.core.live_request import LiveRequest
 from seesay.errors import ErrorCode, RequestError
 from seesay.grammars.bad_words import BadWordsMatcher
-from seesay.grammars.masks import CompiledGrammar, MaskThreads, Overshoots
+from seesay.grammars.masks import CompiledGrammar, Overshoots
 from seesay.grammars.row_rule import RowRule
 from seesay.grammars.thought import ThoughtTracker
-from seesay.llm.plans.step_plan import Row, StepPlan, TokenMasks
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -33,12 +31,12 @@ if TYPE_CHECKING:
     from seesay.grammars.bad_words import BadWords, CompiledBadWords
     from seesay.grammars.masks import CompiledGrammars
     from seesay.grammars.matcher import Matcher
-    from seesay.llm.scheduling.sequence import Sequence
 
 
 class GrammarRows:
-    """held: requests that wait for their grammar or words, by id. resume(request_id, failure) is called from any thread
-    when these are there, or with the reason why they could not be compiled."""
+    """held: requests that wait for their grammar or words, by id. masks: what makes the masks of the others. resume
+    (request_id, failure) is called from any thread when grammar and words are there, or with the reason why they could
+    not be compiled."""
 
     def __init__(
         self,
@@ -59,8 +57,8 @@ class GrammarRows:
         self._bad_words = bad_words
         self._resume = resume
         self._jumps = jumps
-        self._threads = MaskThreads() if device is None else MaskThreads(partial(empty_words, device=device))
-        self._rules: dict[int, tuple[RowRule | Matcher | RowMatcher, Sequence]] = {}
+        self._rules: Rules = {}
+        self.masks = StepMasks(self._rules, vocab_size=vocab_size, jumps=jumps, device=device)
         self.held: dict[int, LiveRequest] = {}
 
     def take(self, request: LiveRequest) -> bool:
@@ -81,7 +79,7 @@ class GrammarRows:
                 return False
         rule = self._make_rule(request, grammar, overshoots) if has_rule else None
         if rule is not None and not (params.has_restrictions or params.bad_token_ids or params.min_new_tokens):
-            self._rules[request.request_id] = rule, sequence
+            self._rules[request.request_id] = RuledSequence(rule, sequence)
         else:
             matcher = RowMatcher(
                 rule=rule,
@@ -91,7 +89,7 @@ class GrammarRows:
                 prompt_ids=sequence.token_ids[: sequence.num_prompt_tokens],
                 vocab_size=self._vocab_size,
             )
-            self._rules[request.request_id] = matcher, sequence
+            self._rules[request.request_id] = RuledSequence(matcher, sequence)
         return True
 
     def _make_rule(
@@ -141,59 +139,6 @@ class GrammarRows:
         """A request has ended."""
         self._rules.pop(request_id, None)
 
-    def concerns(self, plan: StepPlan) -> bool:
-        """Whether a row of a plan may need a mask."""
-        return bool(self._rules) and any(map(self._may_forbid, plan.rows))
-
-    def _may_forbid(self, row: Row) -> bool:
-        if not row.samples or (own := self._rules.get(row.seq_id)) is None:
-            return False
-        rule, sequence = own
-        first = row.start + row.num_known - sequence.num_prompt_tokens
-        if not row.drafts:
-            return rule.may_forbid(first)
-        return any(rule.may_forbid(first + num_drafts) for num_drafts in range(1 + len(row.drafts)))
-
-    def make_masks(self, plan: StepPlan) -> tuple[TokenMasks | None, Mapping[int, RequestError]]:
-        """Return the masks of a plan's rows, and the errors of those that have none. All plans before are committed."""
-        masked = [row for row in plan.rows if self._may_forbid(row)]
-        if not masked:
-            return None, {}
-        rows = [made for row in masked for made in make_mask_rows(*self._rules[row.seq_id], row.drafts)]
-        seq_ids = [row.seq_id for row in masked for _ in range(1 + len(row.drafts))]
-        bits = self._threads.fill(rows, self._vocab_size)
-        errors = {seq_id: row.error for seq_id, row in zip(seq_ids, rows, strict=True) if row.error is not None}
-        jumps = self._find_jumps(plan, [row for row in masked if row.seq_id not in errors])
-        for row in masked:
-            if self._rules[row.seq_id][0].is_over:
-                del self._rules[row.seq_id]
-        restricted = {seq_id for seq_id, row in zip(seq_ids, rows, strict=True) if row.is_masked}
-        kept = [index for index, seq_id in enumerate(seq_ids) if seq_id in restricted]
-        if not kept:
-            return None, errors
-        for index in kept:
-            if not rows[index].is_masked:
-                bits[index] = -1
-        masks = TokenMasks(
-            seq_ids=tuple(seq_ids[index] for index in kept),
-            bits=bits if len(kept) == len(seq_ids) else bits[kept],
-            jumps=jumps,
-        )
-        return masks, errors
-
-    def _find_jumps(self, plan: StepPlan, rows: Iterable[Row]) -> Mapping[int, tuple[int, ...]]:
-        """Return the `TokenMasks.jumps` of a plan, of whose rows these have a mask now."""
-        if self._jumps is None:
-            return {}
-        found: dict[int, tuple[int, ...]] = {}
-        for row in rows:
-            rule, sequence = self._rules[row.seq_id]
-            if len(rule.forced) > 1 and not row.drafts and can_jump(sequence.params):
-                token_ids = self._jumps.find(row, sequence, rule.forced)
-                if token_ids:
-                    found[row.seq_id] = token_ids
-        return self._jumps.choose(len(plan.rows), found) if found else {}
-
     def forget(self) -> None:
         """All requests have ended."""
         self._rules.clear()
@@ -202,6 +147,7 @@ class GrammarRows:
     def close(self) -> None:
         """Free what the rules and grammars hold."""
         self._rules.clear()
+        self.masks.close()
         for compiled in (self._grammars, self._bad_words):
             if compiled is not None:
                 compiled.close()

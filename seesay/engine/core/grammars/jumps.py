@@ -43,8 +43,12 @@ class JumpRule:
     def choose(self, num_rows: int, found: Mapping[int, tuple[int, ...]]) -> Mapping[int, tuple[int, ...]]:
         """Return the rows of a step of `num_rows` that jump, of those that could: by sequence id, the token that is
         sampled, and those behind it."""
-        num_saved = sum(len(token_ids) - 1 for token_ids in found.values())
-        return {} if self.has_graphs and num_saved < _STEPS_WITHOUT_GRAPH * num_rows else found
+        return found if self.pays(num_rows, sum(len(token_ids) - 1 for token_ids in found.values())) else {}
+
+    def pays(self, num_rows: int, num_saved: int) -> bool:
+        """Whether a step of `num_rows` in which rows jump over so many tokens takes less time than the steps of
+        these."""
+        return num_saved >= (_STEPS_WITHOUT_GRAPH * num_rows if self.has_graphs else 1)
 
     def find(self, row: Row, sequence: Sequence, forced: tuple[int, ...]) -> tuple[int, ...]:
         """Return the forced tokens that `row` can bring, if these are several. All plans before are committed."""

@@ -1,0 +1,160 @@
+"""Makes the masks of steps. Used by the engine loop's thread.
+
+They are begun when the tokens before a step are known, and finished before it is sampled. Those of many rows take
+milliseconds: a thread makes them, while the next step is planned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future, wait
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from seesay.device.transfers import empty_words
+from seesay.engine.core.grammars.draft_masks import make_mask_rows
+from seesay.engine.core.grammars.jumps import JumpRule, can_jump
+from seesay.errors import RequestError
+from seesay.grammars.masks import MaskRow, MaskThreads
+from seesay.llm.plans.step_plan import Row, StepPlan, TokenMasks
+
+if TYPE_CHECKING:
+    import torch
+
+    from seesay.engine.core.grammars.row_matcher import RowMatcher
+    from seesay.grammars.matcher import Matcher
+    from seesay.grammars.row_rule import RowRule
+    from seesay.llm.scheduling.sequence import Sequence
+
+FEW_ROWS = 16
+"""Masks of so few rows are made at once: a thread would begin later than they are there (some 20 µs each)."""
+
+
+class RuledSequence(NamedTuple):
+    """A sequence, and the rule that its tokens follow."""
+
+    rule: RowRule | Matcher | RowMatcher
+    sequence: Sequence
+
+
+Rules = dict[int, RuledSequence]
+"""By sequence id."""
+
+
+class _MaskedRow(NamedTuple):
+    """A row of a plan that has masks: one, and one more for each of its drafts."""
+
+    row: Row
+    ruled: RuledSequence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BegunMasks:
+    """The masks of a plan, which are being made.
+
+    num_rows: those of the plan. may_jump: whether some may get several tokens, which the next plan has to know of.
+    """
+
+    num_rows: int
+    masked: list[_MaskedRow]
+    seq_ids: list[int]
+    rows: list[MaskRow]
+    bits: Future[npt.NDArray[np.int32]]
+    may_jump: bool
+
+
+class StepMasks:
+    """Makes the masks of the rows whose sequences have one of `rules`, and takes those away that are over."""
+
+    def __init__(
+        self, rules: Rules, *, vocab_size: int, jumps: JumpRule | None = None, device: torch.device | None = None
+    ) -> None:
+        """`jumps`: without it each step brings one token of a row. `device`: masks go there."""
+        self._rules = rules
+        self._vocab_size = vocab_size
+        self._jumps = jumps
+        self._newest: Future[npt.NDArray[np.int32]] | None = None
+        self._threads = MaskThreads() if device is None else MaskThreads(partial(empty_words, device=device))
+
+    def concerns(self, plan: StepPlan) -> bool:
+        """Whether a row of a plan may need a mask."""
+        return bool(self._rules) and any(map(self._may_forbid, plan.rows))
+
+    def _may_forbid(self, row: Row) -> bool:
+        if not row.samples or (own := self._rules.get(row.seq_id)) is None:
+            return False
+        first = row.start + row.num_known - own.sequence.num_prompt_tokens
+        if not row.drafts:
+            return own.rule.may_forbid(first)
+        return any(own.rule.may_forbid(first + num_drafts) for num_drafts in range(1 + len(row.drafts)))
+
+    def begin(self, plan: StepPlan) -> BegunMasks | None:
+        """Begin to make the masks of a plan's rows, if any has one. All plans before are committed."""
+        if self._newest is not None and not self._newest.done():
+            wait([self._newest])  # of a plan that was lost: rules follow one plan at a time
+        masked = [_MaskedRow(row, self._rules[row.seq_id]) for row in plan.rows if self._may_forbid(row)]
+        if not masked:
+            return None
+        rows = [made for row, (rule, sequence) in masked for made in make_mask_rows(rule, sequence, row.drafts)]
+        is_small = len(rows) <= FEW_ROWS
+        may_jump = self._jumps is not None and (is_small or self._has_saved(len(plan.rows), masked))
+        self._newest = bits = self._threads.start(rows, self._vocab_size, at_once=is_small)
+        return BegunMasks(
+            num_rows=len(plan.rows),
+            masked=masked,
+            seq_ids=[row.seq_id for row, _ in masked for _ in range(1 + len(row.drafts))],
+            rows=rows,
+            bits=bits,
+            may_jump=may_jump,
+        )
+
+    def _has_saved(self, num_rows: int, masked: Iterable[_MaskedRow]) -> bool:
+        """Whether rows have so much forced text before them that some may jump, which is known of text that was forced
+        before the newest token."""
+        assert self._jumps is not None
+        return self._jumps.pays(num_rows, sum(max(0, len(ruled.rule.forced) - 2) for _, ruled in masked))
+
+    def finish(self, begun: BegunMasks, *, can_jump: bool) -> tuple[TokenMasks | None, Mapping[int, RequestError]]:
+        """Return the masks of a plan's rows, and the errors of those that have none. can_jump: whether rows may get
+        several tokens: no plan was made behind this one."""
+        bits, seq_ids, rows = begun.bits.result(), begun.seq_ids, begun.rows
+        errors = {seq_id: row.error for seq_id, row in zip(seq_ids, rows, strict=True) if row.error is not None}
+        jumps = self._find_jumps(begun, errors) if can_jump and self._jumps is not None else {}
+        for row, (rule, _) in begun.masked:
+            if rule.is_over:
+                self._rules.pop(row.seq_id, None)
+        if all(row.is_masked for row in rows):
+            return TokenMasks(seq_ids=tuple(seq_ids), bits=bits, jumps=jumps), errors
+        restricted = {seq_id for seq_id, row in zip(seq_ids, rows, strict=True) if row.is_masked}
+        kept = [index for index, seq_id in enumerate(seq_ids) if seq_id in restricted]
+        if not kept:
+            return None, errors
+        for index in kept:
+            if not rows[index].is_masked:
+                bits[index] = -1
+        masks = TokenMasks(
+            seq_ids=tuple(seq_ids[index] for index in kept),
+            bits=bits if len(kept) == len(seq_ids) else bits[kept],
+            jumps=jumps,
+        )
+        return masks, errors
+
+    def _find_jumps(self, begun: BegunMasks, errors: Mapping[int, RequestError]) -> Mapping[int, tuple[int, ...]]:
+        """Return the `TokenMasks.jumps` of rows that have their masks now."""
+        assert self._jumps is not None
+        found: dict[int, tuple[int, ...]] = {}
+        for row, (rule, sequence) in begun.masked:
+            forced = rule.forced
+            if len(forced) > 1 and not row.drafts and row.seq_id not in errors and can_jump(sequence.params):
+                token_ids = self._jumps.find(row, sequence, forced)
+                if token_ids:
+                    found[row.seq_id] = token_ids
+        return self._jumps.choose(begun.num_rows, found) if found else {}
+
+    def close(self) -> None:
+        """End the threads."""
+        self._threads.close()
