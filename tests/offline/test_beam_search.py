@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 from asking import make_message, make_picture
-from oracles import load_oracle
+from enrolment import WITH_PICTURES
+from oracles import load_oracle, load_text_oracle
 from processing import process
 from waiting import wait_until
 
@@ -51,8 +52,12 @@ def pipe(request: pytest.FixtureRequest, path: Path) -> Iterator[Pipeline]:
 
 @pytest.fixture(scope="module")
 def oracle(path: Path) -> Callable[..., tuple[list[list[int]], list[float]]]:
+    return make_oracle(path, "qwen2_5_vl")
+
+
+def make_oracle(path: Path, name: str) -> Callable[..., tuple[list[list[int]], list[float]]]:
     """Transformers' beam search of a conversation: tokens without the prompt and what follows an EOS, and scores."""
-    model, processor = load_oracle(path)
+    model, processor = (load_oracle if name in WITH_PICTURES else load_text_oracle)(path)
 
     def search(conversation: Any, eos: list[int] | None, **options: Any) -> tuple[list[list[int]], list[float]]:
         text = processor.apply_chat_template(conversation, tokenize=False, add_generation_prompt=True)
@@ -124,6 +129,26 @@ def test_answers_that_end_are_those_of_transformers(
         check(answer, oracle(conversation, eos, num_beams=3, length_penalty=penalty, early_stopping=early_stopping))
         ended += sum(choice.finish_reason == "stop" for choice in answer.choices)
     assert ended or penalty > 0, "long answers may be the better ones"
+
+
+@pytest.mark.parametrize("way", ["plain", "not cached, ahead, chunks", "few slots, host"])
+@pytest.mark.parametrize("name", ["granite4", "qwen3_5", "lfm2_vl"])
+def test_layers_with_states_answer_as_those_of_transformers(
+    name: str, way: str, tiny_checkpoint: Callable[[str], Path]
+) -> None:
+    """A text begins behind the last snapshot of what it has in common with others, and may need its own slot."""
+    path = tiny_checkpoint(name)
+    oracle = make_oracle(path, name)
+    conversations = CONVERSATIONS if name in WITH_PICTURES else CONVERSATIONS[:1]
+    few: dict[str, Any] = {"max_batch_size": 3, "block_size": 4, "num_gpu_blocks": 24, "num_cpu_blocks": 60}
+    options = {"block_size": 16, "engine_process": False, **WAYS.get(way, few)}
+    with pipeline(str(path), backend_config=EngineConfig(device_type="cpu", **options)) as pipe:
+        for width in (2, 5):
+            params = BeamSearchParams(beam_width=width, max_tokens=NEW_TOKENS, ignore_eos=True)
+            answers = as_list(pipe.beam_search(list(conversations), params))
+            for answer, conversation in zip(answers, conversations, strict=True):
+                check(answer, oracle(conversation, None, num_beams=width))
+        wait_until(lambda: pipe.engine.stats().num_used_kv_blocks == 0)
 
 
 def test_a_search_that_ends_leaves_nothing(pipe: Pipeline) -> None:
