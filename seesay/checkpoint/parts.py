@@ -192,7 +192,7 @@ class Part:
             raise self._error(error) from None
 
     def _error(self, error: ValueError) -> TensorError:
-        return TensorError(self.tensor, f"cannot be split: {error}")
+        return TensorError(self.tensor, f"cannot be divided among ranks: {error}; use tp=1 or pp=2")
 
 
 @dataclass(eq=False, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from fused_products import make_fused
 from llm import backbones
 from other_weights import copy_with_other_weights, read_weights
 from pairs import mark_after, parametrize_sweep
-from quantized_folders import FORMS, PACKED_FORMS, write_quantized
+from quantized_folders import FORMS, PACKED_FORMS, set_config, write_quantized
 from thread_ranks import ThreadRanks, run_ranks
 from torch import distributed
 from torch.multiprocessing.spawn import spawn
@@ -168,6 +168,21 @@ def test_every_format_is_divided(form: str, size: int, wide: Path, tmp_path: Pat
 def test_inputs_in_order_of_activations_are_refused(form: str, wide: Path, tmp_path: Path) -> None:
     path, _ = write_quantized(wide, tmp_path, PACKED_FORMS[form])
     with pytest.raises(CheckpointError, match=r"g_idx' has groups whose inputs are far apart .* use tp=1 or pp=2"):
+        load(path, Unconnected(Place(0, 2)))
+
+
+def test_steps_of_a_state_space_that_cut_blocks_apart_are_refused(tmp_path: Path) -> None:
+    """Behind keys and queries, the first product has one output for each head."""
+    sizes = {
+        "hidden_size": 128, "intermediate_size": 256, "shared_intermediate_size": 64, "num_attention_heads": 4,
+        "mamba_n_heads": 8, "mamba_d_head": 32, "mamba_d_state": 32,
+    }  # fmt: skip
+    source = backbones.make_backbone("granite-hybrid", tmp_path / "model", **sizes).path
+    path, _ = write_quantized(source, tmp_path, FORMS["fp8, small blocks"], lambda name: ".mamba.in_proj." in name)
+    left = [name.removesuffix(".weight") for name in read_weights(source) if ".mamba.in_proj." not in name]
+    set_config(path, quantization_config={**FORMS["fp8, small blocks"].config, "modules_to_not_convert": left})
+    assert load(path).weights.tensors()
+    with pytest.raises(CheckpointError, match=r"mamba\.in_proj.*: elements 640 to 644 cut groups .*; use tp=1 or pp=2"):
         load(path, Unconnected(Place(0, 2)))
 
 
