@@ -26,10 +26,12 @@ OF_TOWER = {"encode": 0.5, "slow tower": 0.3, "late message": 0.3}
 """Faults of the tower alone: a step that fails on one of several ranks ends the model."""
 SETUPS = {
     "sync": Setup(num_blocks=30),
-    "sync, host": Setup(adapter_slots=1, num_blocks=24, num_host_slots=40, chunk=16),
+    "sync, host": Setup(masks_beside=True, adapter_slots=1, num_blocks=24, num_host_slots=40, chunk=16),
     "ahead, host, tiny": Setup(is_ahead=True, num_blocks=2, num_host_slots=8, chunk=4, max_live=1),
-    "ahead": Setup(adapter_slots=2, is_ahead=True, num_blocks=30, chunk=24, embedding_bytes=0),
-    "ahead, host": Setup(is_ahead=True, num_blocks=24, num_host_slots=40, chunk=16, embedding_bytes=2000),
+    "ahead": Setup(masks_beside=True, adapter_slots=2, is_ahead=True, num_blocks=30, chunk=24, embedding_bytes=0),
+    "ahead, host": Setup(
+        is_ahead=True, masks_beside=True, num_blocks=24, num_host_slots=40, chunk=16, embedding_bytes=2000
+    ),
     "timed": Setup(num_blocks=30, max_step_s=0.001),
     "ahead, host, timed": Setup(adapter_slots=2, is_ahead=True, num_blocks=24, num_host_slots=40, max_step_s=0.004),
     "ahead, pictures": Setup(
@@ -45,9 +47,12 @@ SETUPS = {
         is_ahead=True, lends=True, embedding_bytes=2000, few_pictures=True, rates={**RATES, "encode": 0.2}
     ),
     "graphs, host": Setup(adapter_slots=1, eager_graphs=True, num_blocks=20, num_host_slots=40, chunk=16, max_live=3),
-    "graphs, ahead": Setup(adapter_slots=3, eager_graphs=True, is_ahead=True, num_blocks=20, max_live=3),
+    "graphs, ahead": Setup(
+        masks_beside=True, adapter_slots=3, eager_graphs=True, is_ahead=True, num_blocks=20, max_live=3
+    ),
     "ranks, host": Setup(num_ranks=2, num_blocks=20, num_host_slots=40, chunk=16, rates=OF_TOWER),
     "ranks, ahead, graphs": Setup(
+        masks_beside=True,
         adapter_slots=2,
         num_ranks=2,
         is_ahead=True,
@@ -58,7 +63,9 @@ SETUPS = {
         rates=OF_TOWER,
     ),
     "drafts": Setup(num_blocks=30, drafts=5, chunk=24),
-    "drafts, ahead, host": Setup(adapter_slots=2, is_ahead=True, num_blocks=24, num_host_slots=40, chunk=16, drafts=15),
+    "drafts, ahead, host": Setup(
+        masks_beside=True, adapter_slots=2, is_ahead=True, num_blocks=24, num_host_slots=40, chunk=16, drafts=15
+    ),
     "drafts, ranks": Setup(num_ranks=2, is_ahead=True, num_blocks=30, chunk=24, drafts=3, rates=OF_TOWER),
     "drafts, graphs, ahead": Setup(eager_graphs=True, is_ahead=True, num_blocks=20, max_live=3, drafts=4),
     "process": Setup(own_process=True, num_blocks=30, chunk=24),

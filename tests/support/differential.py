@@ -230,7 +230,8 @@ class Setup:
     row proposes by `method`, of which many are wrong. has_rounds: steps of graphs may propose by themselves. has_long:
     answers are long. kv_format: of the cache. num_ranks: so many threads compute the decoder together; no step may fail
     in them. adapter_slots: adapters that may be in use at a time; 0: no question has one. backbone: a name of
-    `BACKBONES`. num_states: slots of states, where its layers have any; 0: as many as the runner chooses."""
+    `BACKBONES`. num_states: slots of states, where its layers have any; 0: as many as the runner chooses. masks_beside:
+    a thread makes all masks while the next step is planned."""
 
     device: str = "cpu"
     is_ahead: bool = False
@@ -259,6 +260,7 @@ class Setup:
     adapter_slots: int = 0
     backbone: str = "qwen2"
     num_states: int = 0
+    masks_beside: bool = False
 
     def takes(self, question: Question) -> bool:
         fits = question.num_tokens <= min(self.num_blocks * self.block_size, SESSION_LEN)
@@ -390,6 +392,8 @@ class Engine:
             jumps=(JumpRule if setup.jumps else _OneByOne)(session_len=SESSION_LEN, has_graphs=setup.eager_graphs),
         )
         self.loop.steps.speculation = self.proposals
+        if setup.masks_beside:
+            self.loop._grammars.masks.few_rows = 0
         self._check_row_table()
         if followers is not None:
             close, end = self.loop.close, followers.end

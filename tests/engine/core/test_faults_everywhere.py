@@ -102,7 +102,13 @@ def backbone(tmp_path_factory: pytest.TempPathFactory) -> Backbone:
 def world(backbone: Backbone, request: pytest.FixtureRequest) -> Iterator[World]:
     """Few blocks, so that they are saved and loaded, and some room for embeddings, so that these are made again."""
     setup = Setup(
-        is_ahead=request.param, num_blocks=40, num_host_slots=20, embedding_bytes=1 << 9, lends=True, max_live=5
+        is_ahead=request.param,
+        num_blocks=40,
+        num_host_slots=20,
+        embedding_bytes=1 << 9,
+        lends=True,
+        max_live=5,
+        masks_beside=request.param,
     )
     world = World(backbone, setup, Faults())
     ask(world)  # so that what is opened once is open

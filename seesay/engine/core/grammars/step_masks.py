@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from seesay.grammars.row_rule import RowRule
     from seesay.llm.scheduling.sequence import Sequence
 
-FEW_ROWS = 16
-"""Masks of so few rows are made at once: a thread would begin later than they are there (some 20 µs each)."""
+_FEW_ROWS = 16
+"""Masks of so few rows are there (some 20 µs each) before a thread would begin."""
 
 
 class RuledSequence(NamedTuple):
@@ -68,12 +68,14 @@ class BegunMasks:
 
 
 class StepMasks:
-    """Makes the masks of the rows whose sequences have one of `rules`, and takes those away that are over."""
+    """Makes the masks of the rows whose sequences have one of `rules`, and takes those away that are over. few_rows:
+    masks of so few rows are made at once."""
 
     def __init__(
         self, rules: Rules, *, vocab_size: int, jumps: JumpRule | None = None, device: torch.device | None = None
     ) -> None:
         """`jumps`: without it each step brings one token of a row. `device`: masks go there."""
+        self.few_rows = _FEW_ROWS
         self._rules = rules
         self._vocab_size = vocab_size
         self._jumps = jumps
@@ -100,7 +102,7 @@ class StepMasks:
         if not masked:
             return None
         rows = [made for row, (rule, sequence) in masked for made in make_mask_rows(rule, sequence, row.drafts)]
-        is_small = len(rows) <= FEW_ROWS
+        is_small = len(rows) <= self.few_rows
         may_jump = self._jumps is not None and (is_small or self._has_saved(len(plan.rows), masked))
         self._newest = bits = self._threads.start(rows, self._vocab_size, at_once=is_small)
         return BegunMasks(
@@ -144,11 +146,11 @@ class StepMasks:
         return masks, errors
 
     def _find_jumps(self, begun: BegunMasks, errors: Mapping[int, RequestError]) -> Mapping[int, tuple[int, ...]]:
-        """Return the `TokenMasks.jumps` of rows that have their masks now."""
+        """Return the `TokenMasks.jumps` of rows that have their masks now, and whose sequences have not ended since."""
         assert self._jumps is not None
         found: dict[int, tuple[int, ...]] = {}
         for row, (rule, sequence) in begun.masked:
-            forced = rule.forced
+            forced = rule.forced if row.seq_id in self._rules else ()
             if len(forced) > 1 and not row.drafts and row.seq_id not in errors and can_jump(sequence.params):
                 token_ids = self._jumps.find(row, sequence, forced)
                 if token_ids:

@@ -1,0 +1,131 @@
+"""Masks of steps: made at once or by a thread they are the same, and rows jump where the next plan can know of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from seesay.config.grammar import Grammar
+from seesay.engine.core.grammars.jumps import JumpRule
+from seesay.engine.core.grammars.step_masks import RuledSequence, Rules, StepMasks
+from seesay.grammars.masks import CompiledGrammars
+from seesay.grammars.program import make_program
+from seesay.llm.plans.sampling_params import SamplingParams
+from seesay.llm.plans.step_plan import Row, StepPlan
+
+PROMPT = 3
+END = 256
+TOKENS = [bytes([value]) for value in range(256)]
+
+
+@pytest.fixture(scope="module")
+def grammars() -> Iterator[CompiledGrammars]:
+    made = CompiledGrammars(lambda: TOKENS, encode=lambda text: list(text.encode()))
+    yield made
+    made.close()
+
+
+def make_rules(grammars: CompiledGrammars, regexes: list[str], *, forces: bool = False) -> Rules:
+    rules: Rules = {}
+    for seq_id, regex in enumerate(regexes):
+        found = grammars.find(make_program(Grammar(kind="regex", source=regex)), forces=forces).result(60)
+        sequence: Any = SimpleNamespace(
+            num_prompt_tokens=PROMPT, generated_ids=np.empty(0, np.int64), params=SamplingParams(max_new_tokens=50)
+        )
+        rules[seq_id] = RuledSequence(found.make_matcher((END - 1,)), sequence)
+    return rules
+
+
+def add_token(rules: Rules, seq_id: int, text: str) -> None:
+    sequence: Any = rules[seq_id].sequence
+    sequence.generated_ids = np.array([*sequence.generated_ids.tolist(), *text.encode()], np.int64)
+
+
+def make_plan(rules: Rules) -> StepPlan:
+    return StepPlan(
+        rows=tuple(
+            Row(seq_id, PROMPT + len(sequence.generated_ids) - 1, 1, True) for seq_id, (_, sequence) in rules.items()
+        )
+    )
+
+
+def list_allowed(masks: Any) -> list[str]:
+    bits = np.unpackbits(masks.bits.view(np.uint8), axis=1, bitorder="little")[:, :END]
+    return ["".join(map(chr, np.flatnonzero(row).tolist())) for row in bits]
+
+
+@pytest.mark.parametrize("few_rows", [0, 100])
+def test_the_masks_of_a_thread_are_those_made_at_once(grammars: CompiledGrammars, few_rows: int) -> None:
+    rules = make_rules(grammars, [f"[ab]{chr(ord('c') + number)}[xy]" for number in range(20)])
+    step_masks = StepMasks(rules, vocab_size=END)
+    step_masks.few_rows = few_rows
+    for text, allowed in [("", ["ab"] * 20), ("a", [chr(ord("c") + number) for number in range(20)])]:
+        for seq_id in rules if text else ():
+            add_token(rules, seq_id, text)
+        begun = step_masks.begin(make_plan(rules))
+        assert begun is not None and not begun.may_jump
+        masks, errors = step_masks.finish(begun, can_jump=False)
+        assert masks is not None and masks.seq_ids == tuple(range(20)) and not errors and not masks.jumps
+        assert list_allowed(masks) == allowed
+    step_masks.close()
+
+
+def test_a_sequence_that_ends_meanwhile_harms_no_other(grammars: CompiledGrammars) -> None:
+    rules = make_rules(grammars, ["a[bc]", "d[ef]"])
+    step_masks = StepMasks(rules, vocab_size=END)
+    step_masks.few_rows = 0
+    add_token(rules, 0, "z")
+    begun = step_masks.begin(make_plan(rules))
+    assert begun is not None
+    del rules[0]
+    masks, errors = step_masks.finish(begun, can_jump=False)
+    assert masks is not None and masks.seq_ids == (1,) and list_allowed(masks) == ["d"]
+    assert list(errors) == [0] and "does not allow" in str(errors[0])
+    step_masks.close()
+
+
+def test_a_sequence_that_ends_meanwhile_does_not_jump(grammars: CompiledGrammars) -> None:
+    rules = make_rules(grammars, ["abcdef", "abcdef"], forces=True)
+    step_masks = StepMasks(rules, vocab_size=END, jumps=JumpRule(session_len=100, has_graphs=False))
+    begun = step_masks.begin(make_plan(rules))
+    assert begun is not None and begun.may_jump
+    del rules[0]
+    masks, errors = step_masks.finish(begun, can_jump=True)
+    assert masks is not None and not errors and list(masks.jumps) == [1]
+
+
+def test_the_masks_of_a_lost_plan_are_over_before_the_next_ones_begin(grammars: CompiledGrammars) -> None:
+    rules = make_rules(grammars, ["[ab][cd]"])
+    step_masks = StepMasks(rules, vocab_size=END)
+    step_masks.few_rows = 0
+    lost = step_masks.begin(make_plan(rules))
+    again = step_masks.begin(make_plan(rules))
+    assert lost is not None and again is not None and lost.bits.done()
+    masks, _ = step_masks.finish(again, can_jump=True)
+    assert masks is not None and list_allowed(masks) == ["ab"]
+    step_masks.close()
+
+
+@pytest.mark.parametrize("has_graphs", [False, True])
+def test_rows_jump_when_it_pays_and_no_plan_is_made_behind_them(grammars: CompiledGrammars, has_graphs: bool) -> None:
+    """Forced text that is found while the next step is planned is jumped over from the step after that."""
+    rules = make_rules(grammars, ["[xy]abcdefgh[ij]"], forces=True)
+    step_masks = StepMasks(rules, vocab_size=END, jumps=JumpRule(session_len=100, has_graphs=has_graphs))
+    step_masks.few_rows = 0
+    found = []
+    for token in ("", "x", "a", "b", "c", "d", "e"):
+        if token:
+            add_token(rules, 0, token)
+        begun = step_masks.begin(make_plan(rules))
+        assert begun is not None
+        masks, errors = step_masks.finish(begun, can_jump=begun.may_jump)
+        assert masks is not None and not errors
+        found.append("".join(map(chr, masks.jumps.get(0, ()))))
+    # With graphs a step has to save four others, without them one.
+    assert found == (["", "", "bcdefgh", "cdefgh", "defgh", "", ""] if has_graphs else
+                     ["", "", "bcdefgh", "cdefgh", "defgh", "efgh", "fgh"])  # fmt: skip
+    step_masks.close()
