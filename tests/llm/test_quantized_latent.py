@@ -11,17 +11,21 @@ import pairs
 import pytest
 import torch
 from adapter_folders import write_adapter
+from asking import ask, parse
 from decoder_steps import Steps, compute_steps
+from expert_folders import copy_edited, stack, unstack
 from lite.reading import logits_of, reference_logits
 from llm import backbones
 from llm.test_divided_decoders import load
 from other_weights import copy_with_other_weights, read_weights
-from quantized_folders import FORMS, PACKED_FORMS, edit_tensors, set_config, write_quantized
+from predicting_layers import add_layer
+from quantized_folders import FORMS, PACKED_FORMS, edit_tensors, is_quantized, set_config, write_quantized
 from thread_ranks import run_ranks
 
 from seesay.checkpoint import Checkpoint
 from seesay.checkpoint.tensor_source import GivenTensor, HandedTensors
 from seesay.config import EngineConfig
+from seesay.config.speculative import SpeculativeConfig
 from seesay.device.linear.matrix_linear import MatrixLinear
 from seesay.device.ranks import Place, Ranks, Unconnected
 from seesay.engine.capacity import Capacity
@@ -68,6 +72,41 @@ def test_the_expansion_is_multiplied_out(
     expected = reference_logits(plain)
     torch.testing.assert_close(logits_of(quantized), expected, atol=1e-3, rtol=0)
     assert (expected - logits_of(tiny_checkpoint(model))).abs().max() > 1e-2, "the weights were not quantized"
+
+
+@pytest.mark.parametrize("model", ["deepseek_v2", "deepseek_v3"])
+def test_all_of_a_model_in_blocks_as_published(
+    model: str, tiny_checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """DeepSeek-V3's quantization_config names no layer that is plain: the routers are, and the head."""
+    source = copy_edited(tiny_checkpoint(model), tmp_path / "numbered", unstack)
+    form = ALL["fp8, small blocks"]
+    quantized, plain = write_quantized(source, tmp_path, form)
+    assert form.config.keys() == {"quant_method", "activation_scheme", "weight_block_size"}
+    edit_tensors(plain, stack)
+    torch.testing.assert_close(logits_of(quantized), reference_logits(plain), atol=1e-3, rtol=0)
+
+
+def test_a_predicting_layer_whose_first_product_is_plain(
+    tiny_checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """As DeepSeek-V3 has it, without saying so."""
+    source = add_layer(tiny_checkpoint("deepseek_v3"), tmp_path / "predicting")
+    path, _ = write_quantized(
+        copy_edited(source, tmp_path / "numbered", unstack),
+        tmp_path,
+        ALL["fp8, small blocks"],
+        lambda name: is_quantized(name) and "eh_proj" not in name,
+    )
+    answers = []
+    for method in ("none", "mtp"):
+        speculative = SpeculativeConfig(method=method)
+        with AsyncEngine(str(path), backend_config=EngineConfig(device_type="cpu", speculative=speculative)) as engine:
+            [output] = ask(engine, parse(["the game"], max_new_tokens=12, ignore_eos=True))
+            assert output.error is None
+            answers.append(output.token_ids)
+            assert (engine.stats().total_draft_tokens > 0) == (method == "mtp")
+    assert answers[0] == answers[1]
 
 
 @pytest.fixture(scope="module")

@@ -220,7 +220,10 @@ class _MethodChoice:
     def __call__(self, modules: tuple[str, ...], *, is_quantizable: bool) -> LinearMethod:
         """Return the method of a layer of these modules, named as in the model. Raises `CheckpointError` where only
         some of them are quantized."""
-        if not is_quantizable and self._quantization is not None and not self._quantization.is_stored:
+        if self._quantization is None:
+            return UNQUANTIZED
+        # DeepSeek-V3 leaves its routers and the first product of its predicting layer plain without saying so.
+        if all(map(self._is_plain, modules)) if self._quantization.is_stored else not is_quantizable:
             return UNQUANTIZED
         quantized = [module for module in modules if self._is_quantized(module)]
         if not quantized:
@@ -232,6 +235,13 @@ class _MethodChoice:
                 "but they are computed as one layer"
             )
         return self._method
+
+    def _is_plain(self, module: str) -> bool:
+        """Return whether a module has a plain weight, and no scale beside it."""
+        if self._quantization is not None and f"{module}.{self._quantization.scale_name}" in self._names:
+            return False
+        weight = self._checkpoint.stored.get(self._names.get(f"{module}.weight", ""))
+        return weight is not None and weight.dtype in FLOATS
 
     def _is_quantized(self, module: str) -> bool:
         stored = self._stored_modules.get(module)
