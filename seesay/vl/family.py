@@ -78,6 +78,8 @@ class Family(ABC):
     coordinates: what boxes and points in the JSON of answers count (`grounding.find_shapes`).
     writes_text: whether the model answers; others make embeddings alone. pooling: what an embedding is, where a request
     does not say.
+    media_adapters: names of the adapters that requests with media of a modality take, where they name none and it is
+        loaded: those of models that were trained with one for it.
     takes_timm_models: checkpoints name a model of timm as their tower (`TimmTower`).
     audio_rate_hz: samples per second of the audio that the model takes. max_audio_samples: most of them in one audio,
         where that is limited; 0: all. transcription_prompt: by what the model was trained to be asked for a transcript.
@@ -99,6 +101,7 @@ class Family(ABC):
     published: ClassVar[tuple[Published, ...]] = ()
     writes_text: ClassVar[bool] = True
     pooling: ClassVar[Pooling] = "mean"
+    media_adapters: ClassVar[Mapping[Modality, str]] = {}
     takes_timm_models: ClassVar[bool] = False
     coordinates: ClassVar[Coordinates] = "thousandth"
     weights: WeightMap

@@ -37,7 +37,7 @@ NEW_TOKENS = 32
 ONE, SIX = GenerationConfig(max_new_tokens=1), GenerationConfig(max_new_tokens=6)
 ONE_EACH = ("glmasr",)
 """Those whose processor takes one audio in a prompt."""
-FILLED_UP = ("gemma3n", "qwen3_omni")
+FILLED_UP = ("gemma3n", "phi4_multimodal", "qwen3_omni")
 """Those of which Transformers fills up a sound beside a longer one, so that its last row is another one; here each is
 computed alone. Their prompts with several have sounds of the same length."""
 WITH_PICTURES = ("gemma3n", "gemma4_audio", "qwen2_5_omni", "qwen3_omni")
@@ -126,7 +126,8 @@ def find_process(path: Path, name: str) -> Callable[[Conversation], Any]:
 
 
 def process_by_template(processor: Any, messages: Conversation) -> Any:
-    text = processor.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    renderer = processor if processor.chat_template else processor.tokenizer
+    text = renderer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     parts = [part for message in messages for part in message["content"]]
     sounds = [load_audio(part["audio"]).samples for part in parts if part["type"] == "audio"]
     pictures = [part["image"] for part in parts if part["type"] == "image"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import transformers
@@ -38,3 +39,33 @@ def write_glm_asr(tokenizer: Any, text: dict[str, Any], _: dict[str, Any]) -> tu
         tokenizer=tokenizer, chat_template=tokenizer.chat_template, audio_token="<|pad|>",
     )  # fmt: skip
     return transformers.GlmAsrForConditionalGeneration(config), processor
+
+
+def write_phi4_multimodal(path: Path) -> None:
+    """Rows are 80 ms; distances beyond six rows have the same bias. Half of a head is turned by its position."""
+    from vl.checkpoints import CHATML, QWEN_TEXT, make_tokenizer, save_model
+
+    image, audio = "<|endoftext10|>", "<|endoftext11|>"
+    template = CHATML.replace("@image@", image).replace("@audio@", audio)
+    tokenizer = make_tokenizer(template, image_token=image, audio_token=audio)
+    ids = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("bos", "eos", "pad")}
+    config = transformers.Phi4MultimodalConfig(
+        **QWEN_TEXT, **ids, vocab_size=288, rope_parameters={
+            "rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5,
+        },
+        vision_config={
+            "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 2,
+            "image_size": 28, "patch_size": 14, "crop_size": 28, "image_token_id": tokenizer.image_token_id,
+        },
+        audio_config={
+            "hidden_size": 32, "intermediate_size": 48, "num_blocks": 2, "num_attention_heads": 2, "input_size": 20,
+            "ext_pw_out_channel": 32, "depthwise_separable_out_channel": 32, "nemo_conv_channels": 12,
+            "bias_max_distance": 6, "audio_token_id": tokenizer.audio_token_id,
+        },
+    )  # fmt: skip
+    save_model(transformers.Phi4MultimodalForCausalLM(config), path)
+    transformers.Phi4MultimodalProcessor(
+        image_processor=transformers.Phi4MultimodalImageProcessor(size={"height": 28, "width": 28}, patch_size=14),
+        audio_processor=transformers.Phi4MultimodalFeatureExtractor(feature_size=20),
+        tokenizer=tokenizer, chat_template=template,
+    ).save_pretrained(path)  # fmt: skip

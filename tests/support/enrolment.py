@@ -152,6 +152,7 @@ CHECKPOINTS: Mapping[str, Tiny] = {
     "nemotron_h_omni": Tiny(architecture="NemotronH_Omni_Reasoning_V3"),
     "nemotron_h_omni_original": _original("NemotronH_Nano_Omni_Reasoning_V3", "NemotronH_Omni_Reasoning_V3"),
     "voxtral": Tiny(architecture="VoxtralForConditionalGeneration"),
+    "phi4_multimodal": Tiny(architecture="Phi4MultimodalForCausalLM"),
     "ultravox": Tiny(architecture="UltravoxModel"),
     "kimi_vl": Tiny(architecture="KimiVLForConditionalGeneration"),
     "perception_lm": Tiny(architecture="PerceptionLMForConditionalGeneration", needs="timm"),

@@ -17,6 +17,7 @@ from typing import Any
 import mxfp4
 import torch
 import transformers
+from audio_checkpoints import write_phi4_multimodal
 from enrolment import SIBLING
 from ernie_checkpoints import write_ernie_vl
 from module_checkpoints import MODULE_CHECKPOINTS, ModuleCheckpoint
@@ -1716,6 +1717,7 @@ FACTORIES: dict[str, Callable[[Path], None]] = {
     "nemotron_h_omni_original": write_original_nemotron_omni,
     "voxtral": write_voxtral,
     "ultravox": write_ultravox,
+    "phi4_multimodal": write_phi4_multimodal,
     "kimi_vl": _kimi_vl,
     "molmo": _molmo(),
     "molmo_olmo2": _molmo(

@@ -63,6 +63,9 @@ Any number of sounds stand in a prompt, anywhere in the text ([media.md](media.m
 [transcripts](server.md#transcripts) are made of, too. They have no options. [Other models](#other-models) take audio
 through Transformers' modules. The folders of Ultravox have a projector, and name the models whose encoder and decoder
 they lack (`text_model_id`, `audio_model_id`): a folder, or an id on the hub, from where these are downloaded, too.
+Phi-4-multimodal is read in the layout of Transformers (`--revision refs/pr/70`), and pictures are refused. It was
+trained to hear with an adapter, which lies beside its weights: give it the name `speech`
+(`--adapters speech=FOLDER/speech-lora`), and requests with audio take it, without naming it.
 """
 _TEXT = """\
 ## Text models
@@ -116,8 +119,7 @@ Gemma 3n (`google/gemma-3n-E2B-it` and `google/gemma-3n-E4B-it`, whose vision en
 the thinkers of Qwen2.5-Omni and Qwen3-Omni, whose folders are taken as they are published, without the models that
 speak (Transformers fills up sounds of Gemma 3n and Qwen3-Omni beside longer ones, which changes the last embedding of
 each; here each sound is computed alone); and two made-up models whose code lies beside their weights, of texts and
-with pictures. Audio of
-Phi-4-multimodal, whose decoder makes the rows of media itself, is refused by name.
+with pictures.
 """
 
 

@@ -18,7 +18,7 @@ from seesay.engine.front.embedding import check_vectors
 from seesay.engine.front.live_answer import FrontTimes, LiveAnswer, OutputSink
 from seesay.engine.front.prompt_builder import PromptBuilder
 from seesay.engine.front.recording import Recorder
-from seesay.engine.front.request_facts import wants_answer
+from seesay.engine.front.request_facts import modalities_of, wants_answer
 from seesay.engine.front.request_limits import check_limits
 from seesay.engine.front.shared_prompts import PreparedPrompt, SharedPrompts
 from seesay.engine.front.text_frontend import TextFrontend
@@ -73,7 +73,7 @@ class RequestPreparer:
         digest = model.checkpoint.revision_digest
         self._texts = texts
         self._find_loaded = find_adapter
-        self._coordinates = model.family.coordinates
+        self._coordinates, self._media_adapters = model.family.coordinates, model.family.media_adapters
         self._session_len, self._vocab_size = session_len, model.vocab_size
         self._vector_size = model.embedding_size("tokens")
         self._media = MediaFrontend(
@@ -159,7 +159,7 @@ class RequestPreparer:
     def _build(
         self, request: GenerationRequest, batch: MediaBatch, cancellation: Cancellation | None
     ) -> PreparedPrompt:
-        adapter = self._find_adapter(request.adapter_name)
+        adapter = self._find_adapter(request)
         tower_key = "" if adapter is None else adapter.tower_key
         prompt, media = self.prompts.build(request, batch, cancellation, tower_key=tower_key)
         return PreparedPrompt(prompt, media, adapter)
@@ -215,10 +215,11 @@ class RequestPreparer:
         )
         return token_request, answer
 
-    def _find_adapter(self, name: str | None) -> LoadedAdapter | None:
-        """Return the adapter of a request that names one. Raises `RequestError` for one that is not loaded."""
-        if name is None:
-            return None
+    def _find_adapter(self, request: GenerationRequest) -> LoadedAdapter | None:
+        """Return the adapter that a request names, or else that of its media. Raises `RequestError` for one that is
+        not loaded."""
+        if (name := request.adapter_name) is None:
+            return self._find_own_adapter(request)
         if (adapter := self._find_loaded(name)) is None:
             raise RequestError(
                 ErrorCode.INVALID_REQUEST,
@@ -226,6 +227,13 @@ class RequestPreparer:
                 "adapter_name",
             )
         return adapter
+
+    def _find_own_adapter(self, request: GenerationRequest) -> LoadedAdapter | None:
+        """Return the loaded adapter that the family has for media of this request."""
+        if not self._media_adapters:
+            return None
+        names = (self._media_adapters.get(modality) for modality in sorted(modalities_of(request)))
+        return next((found for name in names if name and (found := self._find_loaded(name)) is not None), None)
 
 
 def _fit_length(params: SamplingParams, max_length: int | None, num_tokens: int) -> SamplingParams:

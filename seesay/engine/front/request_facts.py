@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from seesay.values import GenerationRequest, MediaPart, Message, TextPart
+from seesay.values import GenerationRequest, MediaPart, Message, Modality, TextPart
 
 
 def wants_answer(request: GenerationRequest) -> bool:
@@ -27,6 +27,11 @@ def texts_of(messages: Iterable[Message]) -> Iterator[str]:
 def has_media(request: GenerationRequest) -> bool:
     """Whether a request refers to pictures or videos."""
     return any(True for _ in _media_parts(request))
+
+
+def modalities_of(request: GenerationRequest) -> frozenset[Modality]:
+    """The kinds of media that a request refers to."""
+    return frozenset(part.modality for part in _media_parts(request))
 
 
 def has_media_at_hand(request: GenerationRequest) -> bool:

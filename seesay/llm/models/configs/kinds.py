@@ -357,6 +357,7 @@ _KINDS: Mapping[str, DecoderKind | Callable[[ModelConfig], DecoderKind]] = {
     "olmoe": _olmoe,
     "phimoe": _phimoe,
     "phi3": DecoderKind(qkv="joined", joins_gate_up=True),
+    "phi4_multimodal": DecoderKind(qkv="joined", joins_gate_up=True),
     "qwen2": DecoderKind(qkv_bias=True),
     "qwen2_vl_text": DecoderKind(qkv_bias=True),
     "qwen2_5_vl_text": DecoderKind(qkv_bias=True),
