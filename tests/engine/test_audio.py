@@ -22,7 +22,7 @@ from sounds import make_tone, make_wav
 from ultravox_checkpoints import load_ultravox, process_ultravox
 from voxtral_checkpoints import process_conversation
 
-from seesay import EngineConfig, GenerationConfig, MediaLimits, Pipeline, load_audio
+from seesay import EngineConfig, GenerationConfig, MediaLimits, Pipeline, VisionConfig, load_audio
 from seesay.engine.front.engine import AsyncEngine
 from seesay.engine.front.response import Response
 from seesay.errors import RequestError
@@ -263,6 +263,13 @@ def draw_conversation(rng: random.Random, media: Sequence[bytes | Image.Image], 
 @with_models
 def test_in_a_process(case: Case) -> None:
     with build(case, engine_process=True, block_size=16) as engine:
+        check(case, ask(engine, make_requests(case)))
+
+
+@pytest.mark.parametrize("case", ALL_AUDIO, indirect=True)
+def test_beside_its_encoder_in_a_process(case: Case) -> None:
+    config = EngineConfig(device_type="cpu", block_size=16)
+    with AsyncEngine(str(case.path), backend_config=config, vision_config=VisionConfig(own_process=True)) as engine:
         check(case, ask(engine, make_requests(case)))
 
 

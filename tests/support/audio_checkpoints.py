@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import torch
 import transformers
 
 _TOWER: dict[str, Any] = {"num_mel_bins": 16, "max_source_positions": 100}
@@ -63,7 +64,11 @@ def write_phi4_multimodal(path: Path) -> None:
             "bias_max_distance": 6, "audio_token_id": tokenizer.audio_token_id,
         },
     )  # fmt: skip
-    save_model(transformers.Phi4MultimodalForCausalLM(config), path)
+    model = transformers.Phi4MultimodalForCausalLM(config)
+    scales = model.model.embed_tokens_extend.audio_embed.encoder.encoder_embedding
+    scales.global_mean.copy_(torch.linspace(4.0, 9.0, 20))
+    scales.global_invstd.copy_(torch.linspace(0.6, 0.2, 20))
+    save_model(model, path)
     transformers.Phi4MultimodalProcessor(
         image_processor=transformers.Phi4MultimodalImageProcessor(size={"height": 28, "width": 28}, patch_size=14),
         audio_processor=transformers.Phi4MultimodalFeatureExtractor(feature_size=20),

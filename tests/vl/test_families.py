@@ -9,7 +9,7 @@ from typing import Any
 import family_checks
 import pytest
 import torch
-from enrolment import ALL_VISION, BACKBONES, ENROLLED, FAMILIES, OF_MODULES
+from enrolment import ALL_AUDIO, ALL_VISION, BACKBONES, ENROLLED, FAMILIES, OF_MODULES
 from family_checks import Check
 from family_contract import IMAGE, Loaded, draw_image, load_family, mixed_media, plan, preprocess
 
@@ -72,7 +72,7 @@ def test_bfloat16_rows_on_the_gpu_are_near_float32(name: str, load: Callable[[st
         assert (found.float().cpu() - expected).abs().mean() < 0.05 * expected.abs().mean()
 
 
-@pytest.mark.parametrize("name", [*BACKBONES, *(name for name in ALL_VISION if name not in OF_MODULES)])
+@pytest.mark.parametrize("name", [*BACKBONES, *ALL_AUDIO, *(name for name in ALL_VISION if name not in OF_MODULES)])
 def test_backbone_names_every_decoder_tensor(name: str, tiny_checkpoint: Callable[[str], Path]) -> None:
     family, _ = load_family(tiny_checkpoint(name))
     backbone = family.backbone()

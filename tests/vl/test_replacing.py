@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 import torch
-from enrolment import COMPOSED, FAMILIES
+from enrolment import ALL_AUDIO, COMPOSED, FAMILIES
 from family_contract import draw_image, load_family, preprocess
 from other_weights import copy_with_other_weights, read_weights, write_weights
 from quantized_folders import FORMS, PACKED_FORMS, write_quantized
+from sounds import make_tone
 
 from seesay.checkpoint import Checkpoint
 from seesay.checkpoint.quantization import InFlight
@@ -21,6 +22,8 @@ from seesay.checkpoint.tensor_source import GivenTensor, HandedTensors
 from seesay.device.linear.layer_loading import LoadedLayers
 from seesay.errors import CheckpointError
 from seesay.llm.models.composed_decoder import ComposedDecoder
+from seesay.processors.media.decoded import make_decoded_audio
+from seesay.values import AudioSamples, Modality
 
 CPU = torch.device("cpu")
 BACKBONES = ["llama", "qwen2", "phi3"]
@@ -52,7 +55,11 @@ def list_addresses(decoder: ComposedDecoder) -> list[int]:
 
 
 def encode(encoder: Any, family: Any) -> torch.Tensor:
-    return torch.cat(encoder.encode([preprocess(family, draw_image(30, 40)), preprocess(family, draw_image(9, 60))]))
+    media = [draw_image(30, 40), draw_image(9, 60)]
+    if family.modalities == (Modality.AUDIO,):
+        sounds = [AudioSamples(samples=make_tone(length_s), rate_hz=family.audio_rate_hz) for length_s in (0.6, 1.7)]
+        media = [make_decoded_audio(sound) for sound in sounds]
+    return torch.cat(encoder.encode([preprocess(family, item) for item in media]))
 
 
 def assert_equal(mine: list[torch.Tensor], theirs: list[torch.Tensor]) -> None:
@@ -85,7 +92,7 @@ def test_a_decoder_is_as_if_loaded_anew(
     assert_equal(outputs(decoder), before)
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", [*FAMILIES, *ALL_AUDIO])
 def test_a_tower_is_as_if_loaded_anew(name: str, tiny_checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
     first = tiny_checkpoint(name)
     second = copy_with_other_weights(first, tmp_path / "second")
