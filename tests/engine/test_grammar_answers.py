@@ -273,3 +273,20 @@ def test_a_grammar_that_cannot_be_tried_ends_its_request(pipe: Pipeline, monkeyp
     threading.Thread(target=ask, daemon=True).start()
     assert answered.wait(60), "it has no final answer"
     assert found[0].finish_reason == "error" and "Too many open files" in str(found[0].error)
+
+
+def test_a_grammar_that_was_tried_does_not_wait_for_others(pipe: Pipeline) -> None:
+    """Trials of new grammars take turns in threads of their own."""
+    known = GenerationConfig(response_format={"type": "regex_schema", "regex_schema": "[ab]{3}"}, max_new_tokens=8)
+    assert pipe("hi", known).finish_reason == "stop"
+    engine = pipe._engine
+    is_over = threading.Event()
+    trials = [engine._grammar_threads.submit(None, is_over.wait, 60) for _ in range(3)]
+    try:
+        answers: list[Response] = []
+        asking = threading.Thread(target=lambda: answers.append(pipe("hi", known)), daemon=True)
+        asking.start()
+        asking.join(30)
+        assert not any(trial.done() for trial in trials) and [each.finish_reason for each in answers] == ["stop"]
+    finally:
+        is_over.set()

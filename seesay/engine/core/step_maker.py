@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from seesay.device.tower_pacer import TowerPacer
@@ -24,8 +24,11 @@ if TYPE_CHECKING:
     from seesay.engine.core.speculation.speculation import Speculation
     from seesay.llm.running.launched_step import StepResult
     from seesay.llm.running.runner import ModelRunner
+    from seesay.llm.scheduling.step_commit import SequenceUpdate
 
 logger = logging.getLogger("seesay")
+
+_Delivery = tuple["LiveRequest", "SequenceUpdate", Sequence[Mapping[int, float]]]
 
 
 class StepMaker:
@@ -69,6 +72,7 @@ class StepMaker:
             processors=requests.processors,
             masks=masks,
             commit=self._commit,
+            hand_out=self._hand_out,
             announce_forced_tokens=scheduler.announce_forced_tokens,
             fail=self._fail_row,
         )
@@ -149,7 +153,8 @@ class StepMaker:
         except StepFailedError as failure:
             self._recover(failure)
 
-    def _commit(self, plan: StepPlan, result: StepResult) -> None:
+    def _commit(self, plan: StepPlan, result: StepResult) -> list[_Delivery]:
+        """Apply the outcome of a plan, and end the requests that are complete. Returns what the others have got."""
         self._faults.note_commit()
         self._reports.take()  # of a tower call before this step: what it cost, or that it failed
         self._counts.add(plan)
@@ -162,12 +167,22 @@ class StepMaker:
             self._ends.fail(seq_id, error)
         self._requests.add_rows(result.rows)
         logprobs = {row.seq_id: row.logprobs for row in result.rows}
+        going_on: list[_Delivery] = []
         for update in self._scheduler.commit_step(plan, result.token_ids, result.drafted):
             request = self._requests.by_id[update.seq.seq_id]
             request.note_token()
             if self.speculation is not None:
                 self.speculation.follow(request.request_id, update.token_ids)
-            self._ends.deliver(request, update, logprobs.get(request.request_id, ()))
+            delivery = request, update, logprobs.get(request.request_id, ())
+            if update.finish_reason is None:
+                going_on.append(delivery)
+            else:
+                self._ends.deliver(*delivery)
+        return going_on
+
+    def _hand_out(self, deliveries: list[_Delivery]) -> None:
+        for delivery in deliveries:
+            self._ends.deliver(*delivery)
 
     def _fail_row(self, request_id: int, error: BaseException) -> None:
         """End a request whose row cannot be computed, or let the tower's report do that."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, TypeVar
 
 from seesay.llm.plans.step_plan import StepPlan
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from seesay.llm.running.launched_step import LaunchedStep, StepResult
     from seesay.llm.running.runner import ModelRunner
     from seesay.llm.running.sampling_row import LogitsProcessor
+
+Outcome = TypeVar("Outcome")
 
 
 class StepFailedError(Exception):
@@ -45,14 +47,15 @@ class _InFlight(NamedTuple):
     masks: TokenMasks | None = None
 
 
-class StepPipeline:
+class StepPipeline(Generic[Outcome]):
     """Computes plans with `runner`, at most two at a time.
 
     processors: those of live sequences that have any. masks: makes those of rows, when the step before is committed,
     while the forward pass runs. A step with masks is sampled just before the next one is launched, so that this one is
     planned meanwhile. With a runner that `samples_late`, each step is sampled when the next one is launched.
     commit(plan, result): apply the outcome of a plan. Called for every plan, in order. The result of a step that shared
-    the GPU with the tower has no duration.
+    the GPU with the tower has no duration. What it returns goes to `hand_out`: when masks that wait for this plan have
+    been begun, and before anything else.
     announce_forced_tokens(seq_id, num_tokens): so many tokens will be committed of a row of the newest plan that
     samples, not one. fail(seq_id, error): end a sequence whose row cannot be computed.
     """
@@ -64,7 +67,8 @@ class StepPipeline:
         *,
         processors: Mapping[int, tuple[LogitsProcessor, ...]],
         masks: StepMasks,
-        commit: Callable[[StepPlan, StepResult], None],
+        commit: Callable[[StepPlan, StepResult], Outcome],
+        hand_out: Callable[[Outcome], None],
         announce_forced_tokens: Callable[[int, int], None],
         fail: Callable[[int, BaseException], None],
     ) -> None:
@@ -73,6 +77,7 @@ class StepPipeline:
         self._processors = processors
         self._masks = masks
         self._commit = commit
+        self._hand_out = hand_out
         self._announce_forced_tokens = announce_forced_tokens
         self._fail = fail
         self._in_flight: _InFlight | None = None
@@ -114,11 +119,10 @@ class StepPipeline:
         if launched is None:
             return False
         if sampling == "behind the last":
-            self.collect(plan)  # the forward pass goes on meanwhile
-            begun = self._begin_masks(plan)
+            begun = self._begin_behind_last(plan)  # the forward pass goes on meanwhile
         before, self._in_flight = self._in_flight, _InFlight(plan, launched, is_alone, begun)
         if before is not None:
-            self._collect(before, plan)
+            self._hand_out(self._collect(before, plan))
         return True
 
     def _sample_masked(self, plan: StepPlan) -> StepPlan:
@@ -143,7 +147,18 @@ class StepPipeline:
         `StepFailedError`."""
         step, self._in_flight = self._in_flight, None
         if step is not None:
-            self._collect(step, *behind)
+            self._hand_out(self._collect(step, *behind))
+
+    def _begin_behind_last(self, plan: StepPlan) -> BegunMasks | None:
+        """Commit the step in flight, and begin to make the masks of the one behind it."""
+        step, self._in_flight = self._in_flight, None
+        if step is None:
+            return self._begin_masks(plan)
+        outcome = self._collect(step, plan)
+        try:
+            return self._begin_masks(plan)
+        finally:
+            self._hand_out(outcome)
 
     def _begin_masks(self, plan: StepPlan) -> BegunMasks | None:
         """Begin to make the masks of a step when all plans before are committed."""
@@ -176,9 +191,9 @@ class StepPipeline:
             self._in_flight = None
             raise StepFailedError(step.plan, error, *behind) from error
 
-    def _collect(self, step: _InFlight, *behind: StepPlan) -> None:
-        """Wait for a step and commit it. Steps behind it began with its tokens and blocks: if it fails, they are
-        lost."""
+    def _collect(self, step: _InFlight, *behind: StepPlan) -> Outcome:
+        """Wait for a step and commit it. Returns what is to be handed out. Steps behind it began with its tokens and
+        blocks: if it fails, they are lost."""
         try:
             if not step.launched.is_sampled:
                 if self._runner.samples_late:
@@ -192,4 +207,4 @@ class StepPipeline:
         except BaseException as error:
             self._in_flight = None
             raise StepFailedError(step.plan, error, *behind) from error
-        self._commit(step.plan, result if step.is_alone else replace(result, seconds=None))
+        return self._commit(step.plan, result if step.is_alone else replace(result, seconds=None))

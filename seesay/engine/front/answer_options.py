@@ -14,7 +14,7 @@ from seesay.engine.front.choices import check_single
 from seesay.engine.front.request_facts import is_conversation, wants_answer
 from seesay.engine.front.text_frontend import TextFrontend
 from seesay.engine.opened_model import OpenedModel
-from seesay.errors import ErrorCode, RequestError
+from seesay.errors import ConfigError, ErrorCode, RequestError
 from seesay.grammars.trials import GrammarTrials
 from seesay.llm.plans.sampling_params import SamplingParams
 from seesay.processors.text.detokenize import IncrementalDetokenizer
@@ -108,6 +108,16 @@ class AnswerOptionsReader:
         """Return what the program of a request's grammar is or will be set in, if it has been tried or is being."""
         grammar = request.gen_config.grammar
         return None if grammar is None or self._grammars is None else self._grammars.find(grammar)
+
+    def is_tried(self, request: GenerationRequest) -> bool:
+        """Whether a request has no grammar that is still to be tried."""
+        if request.gen_config.response_format is None:
+            return True
+        try:
+            found = self.find_trial(request)
+        except ConfigError:  # is raised when the request is prepared
+            return True
+        return found is not None and found.done()
 
     def _make_params(
         self, request: GenerationRequest, *, stop_ids: list[int], template_ids: list[int]

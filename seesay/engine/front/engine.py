@@ -333,7 +333,7 @@ class AsyncEngine:
             for group, cancellation in groups:
                 first = next(iter(group.values()))
                 arguments = group, on_output, received_at, prompts, cancellation
-                if any(request.gen_config.response_format is not None for request in group.values()):
+                if not all(map(self._preparer.answers.is_tried, group.values())):
                     self._grammar_threads.submit(first.owner, self._try_grammars, *arguments)
                 else:
                     self._threads_for(first).submit(first.owner, self._prepare_and_submit, *arguments)

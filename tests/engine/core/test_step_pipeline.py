@@ -65,13 +65,14 @@ class LateRunner(Runner):
         return found
 
 
-def make_flight(runner: Any, **calls: Any) -> StepPipeline:
+def make_flight(runner: Any, **calls: Any) -> StepPipeline[Any]:
     calls = {"commit": lambda _plan, _result: None, "fail": lambda _seq_id, _error: None, **calls}
     return StepPipeline(
         runner,
         calls.pop("pacer", None) or TowerPacer(),
         processors={},
         masks=calls.pop("masks", None) or StepMasks({}, vocab_size=1),
+        hand_out=calls.pop("hand_out", None) or (lambda _: None),
         announce_forced_tokens=lambda _seq_id, _num_tokens: None,
         **calls,
     )
@@ -186,6 +187,30 @@ def test_a_sequence_without_a_mask_ends_and_is_not_launched_again() -> None:
     assert ended == [2]
     flight.collect()
     assert committed == [make_plan(1, 2), make_plan(1)]
+
+
+def test_tokens_are_handed_out_when_the_masks_behind_them_have_been_begun() -> None:
+    """Also where these cannot be begun: the tokens are committed."""
+    watched = Watched()
+
+    def commit(plan: StepPlan, _: StepResult) -> int:
+        watched.done.append(("committed", plan.rows[0].seq_id))
+        return plan.rows[0].seq_id
+
+    flight = make_flight(
+        watched, masks=watched, commit=commit, hand_out=lambda number: watched.done.append(("handed out", number))
+    )
+    flight.launch(make_plan(7), EmbeddingStore(0))
+    flight.launch(make_plan(8), EmbeddingStore(0))
+    assert watched.done[-3:] == [("committed", 7), ("begun", 2), ("handed out", 7)]
+
+    def fail(plan: StepPlan) -> None:
+        raise ZeroDivisionError
+
+    watched.begin = fail  # type: ignore[method-assign]
+    with pytest.raises(StepFailedError):
+        flight.launch(make_plan(9), EmbeddingStore(0))
+    assert watched.done[-2:] == [("committed", 8), ("handed out", 8)]
 
 
 def test_a_step_that_cannot_be_sampled_takes_the_next_plan_with_it() -> None:

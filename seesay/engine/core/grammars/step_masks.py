@@ -6,7 +6,7 @@ milliseconds: a thread makes them, while the next step is planned.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from functools import partial
@@ -45,11 +45,8 @@ Rules = dict[int, RuledSequence]
 """By sequence id."""
 
 
-class _MaskedRow(NamedTuple):
-    """A row of a plan that has masks: one, and one more for each of its drafts."""
-
-    row: Row
-    ruled: RuledSequence
+_MaskedRow = tuple[Row, "RowRule | Matcher | RowMatcher", "Sequence"]
+"""A row of a plan that has masks: one, and one more for each of its drafts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +58,6 @@ class BegunMasks:
 
     num_rows: int
     masked: list[_MaskedRow]
-    seq_ids: list[int]
     rows: list[MaskRow]
     bits: Future[npt.NDArray[np.int32]]
     may_jump: bool
@@ -98,35 +94,33 @@ class StepMasks:
         """Begin to make the masks of a plan's rows, if any has one. All plans before are committed."""
         if self._newest is not None and not self._newest.done():
             wait([self._newest])  # of a plan that was lost: rules follow one plan at a time
-        masked = [_MaskedRow(row, self._rules[row.seq_id]) for row in plan.rows if self._may_forbid(row)]
+        masked, rows, num_saved = list[_MaskedRow](), list[MaskRow](), 0
+        for row in plan.rows:
+            if self._may_forbid(row):
+                rule, sequence = self._rules[row.seq_id]
+                masked.append((row, rule, sequence))
+                rows += make_mask_rows(rule, sequence, row.drafts)
+                num_saved += max(0, len(rule.forced) - 2)  # the newest token was forced, and the next one is sampled
         if not masked:
             return None
-        rows = [made for row, (rule, sequence) in masked for made in make_mask_rows(rule, sequence, row.drafts)]
         is_small = len(rows) <= self.few_rows
-        may_jump = self._jumps is not None and (is_small or self._has_saved(len(plan.rows), masked))
         self._newest = bits = self._threads.start(rows, self._vocab_size, at_once=is_small)
         return BegunMasks(
             num_rows=len(plan.rows),
             masked=masked,
-            seq_ids=[row.seq_id for row, _ in masked for _ in range(1 + len(row.drafts))],
             rows=rows,
             bits=bits,
-            may_jump=may_jump,
+            may_jump=self._jumps is not None and (is_small or self._jumps.pays(len(plan.rows), num_saved)),
         )
-
-    def _has_saved(self, num_rows: int, masked: Iterable[_MaskedRow]) -> bool:
-        """Whether rows have so much forced text before them that some may jump, which is known of text that was forced
-        before the newest token."""
-        assert self._jumps is not None
-        return self._jumps.pays(num_rows, sum(max(0, len(ruled.rule.forced) - 2) for _, ruled in masked))
 
     def finish(self, begun: BegunMasks, *, can_jump: bool) -> tuple[TokenMasks | None, Mapping[int, RequestError]]:
         """Return the masks of a plan's rows, and the errors of those that have none. can_jump: whether rows may get
         several tokens: no plan was made behind this one."""
-        bits, seq_ids, rows = begun.bits.result(), begun.seq_ids, begun.rows
+        bits, rows = begun.bits.result(), begun.rows
+        seq_ids = [row.seq_id for row, _, _ in begun.masked for _ in range(1 + len(row.drafts))]
         errors = {seq_id: row.error for seq_id, row in zip(seq_ids, rows, strict=True) if row.error is not None}
         jumps = self._find_jumps(begun, errors) if can_jump and self._jumps is not None else {}
-        for row, (rule, _) in begun.masked:
+        for row, rule, _ in begun.masked:
             if rule.is_over:
                 self._rules.pop(row.seq_id, None)
         if all(row.is_masked for row in rows):
@@ -149,7 +143,7 @@ class StepMasks:
         """Return the `TokenMasks.jumps` of rows that have their masks now, and whose sequences have not ended since."""
         assert self._jumps is not None
         found: dict[int, tuple[int, ...]] = {}
-        for row, (rule, sequence) in begun.masked:
+        for row, rule, sequence in begun.masked:
             forced = rule.forced if row.seq_id in self._rules else ()
             if len(forced) > 1 and not row.drafts and row.seq_id not in errors and can_jump(sequence.params):
                 token_ids = self._jumps.find(row, sequence, forced)
