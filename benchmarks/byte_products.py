@@ -25,8 +25,9 @@ import torch.nn.functional as F
 from triton.runtime.jit import JITFunction
 from triton.testing import do_bench_cudagraph
 
-from seesay.kernels import few_row_matmul, quantize, scaled_matmul, token_kernels
-from seesay.kernels.few_row_tilings import Tiling
+from seesay.kernels import quantize, scaled_matmul, token_kernels
+from seesay.kernels.few_rows import few_row_matmul
+from seesay.kernels.few_rows.few_row_tilings import Tiling
 
 HIDDEN, INNER, QKV, VOCAB = 3584, 18944, 4608, 152064
 DEVICE, DTYPE = torch.device("cuda"), torch.bfloat16

@@ -21,9 +21,9 @@ import torch
 import torch.nn.functional as F
 from byte_products import compiling
 
-from seesay.kernels import experts as kernels
-from seesay.kernels.expert_tilings import GroupedTiling, RowTiling
-from seesay.kernels.experts import Choosing, ExpertMatrix
+from seesay.kernels.experts import mixture as kernels
+from seesay.kernels.experts.expert_tilings import GroupedTiling, RowTiling
+from seesay.kernels.experts.mixture import Choosing, ExpertMatrix
 
 NUM, CHOSEN, HIDDEN, INNER = 128, 8, 2048, 768
 DEVICE, DTYPE, FP8 = torch.device("cuda"), torch.bfloat16, torch.float8_e4m3fn

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from triton.testing import do_bench, do_bench_cudagraph
 
 from seesay.bench.plotting import add_plot_option, make_bars, save_plot
-from seesay.kernels.few_row_matmul import multiply
+from seesay.kernels.few_rows.few_row_matmul import multiply
 from seesay.llm.memory.kv_layout import LayerCache
 from seesay.llm.ops import Ops, RowLayout
 from seesay.llm.ops.torch_ops import TorchOps

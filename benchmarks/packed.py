@@ -9,7 +9,7 @@ over the copy bandwidth, or the operations over the rate of matrix products, whi
 
 Prints a JSON line for each shape and number of rows with the best tiling of each way, and at the end the time of the
 linear layers of a whole step for each number of rows, and up to how many rows each way is the fastest: the tables of
-seesay/kernels/packed_tilings.py. Kernels are compiled by `--jobs` processes beforehand.
+seesay/kernels/packed/packed_tilings.py. Kernels are compiled by `--jobs` processes beforehand.
 """
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ def make_matrix(shape: Shape, group_size: int, bits: int) -> PackedWeight:
 
 def list_ways(shape: Shape, num_rows: int, packed: Sequence[Any]) -> Mapping[str, Mapping[str, Way]]:
     """Return the ways that can multiply so many rows, and each one's tilings by their names."""
-    from seesay.kernels import packed_matmul, packed_tilings
-    from seesay.kernels.packed_numbers import multiply_out
+    from seesay.kernels.packed import packed_matmul, packed_tilings
+    from seesay.kernels.packed.packed_numbers import multiply_out
 
     x = torch.randn(num_rows, shape.num_inputs, dtype=DTYPE, device="cuda")
     norm = (torch.ones(shape.num_inputs, dtype=DTYPE, device="cuda"), 1e-6) if shape.has_norm else None

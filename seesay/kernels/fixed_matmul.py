@@ -20,8 +20,8 @@ import torch
 import triton
 import triton.language as tl
 
-from seesay.kernels.few_row_kernels import prefetch, widen
-from seesay.kernels.few_row_tilings import NUM_MULTIPROCESSORS
+from seesay.kernels.few_rows.few_row_kernels import prefetch, widen
+from seesay.kernels.few_rows.few_row_tilings import NUM_MULTIPROCESSORS
 from seesay.kernels.gpu import has_dependent_launch, has_large_shared_memory, nvidia_options
 from seesay.kernels.sizes import power_of_2_from
 

@@ -15,8 +15,8 @@ import torch
 import triton
 import triton.language as tl
 
+from seesay.kernels.attention.quantized_kv import write_quantized
 from seesay.kernels.gpu import has_dependent_launch, nvidia_options
-from seesay.kernels.quantized_kv import write_quantized
 from seesay.kernels.sizes import power_of_2_from
 
 HEADS_PER_PROGRAM = 16

@@ -221,7 +221,7 @@ def call_fixed_products(dtype: torch.dtype) -> None:
 def call_gemv(dtype: torch.dtype) -> None:
     """With as many rows as the decoder gives it on this GPU."""
     from seesay.device.linear.matmul import max_fused_rows
-    from seesay.kernels.few_row_matmul import multiply
+    from seesay.kernels.few_rows.few_row_matmul import multiply
 
     qkv_size, norm = (HEADS + 2 * KV_HEADS) * 128, (empty(HIDDEN, dtype=dtype), 1e-6)
     for num_rows in (1, 8, 32):
@@ -237,7 +237,7 @@ def call_gemv(dtype: torch.dtype) -> None:
 def call_fp8(dtype: torch.dtype) -> None:
     """Rows in FP8, and few rows with weights in FP8."""
     from seesay.device.linear.matmul import max_fused_rows
-    from seesay.kernels.few_row_matmul import multiply
+    from seesay.kernels.few_rows.few_row_matmul import multiply
     from seesay.kernels.quantize import quantize_activation, quantize_norm, quantize_rows
 
     fp8, norm = torch.float8_e4m3fn, (empty(HIDDEN, dtype=dtype), 1e-6)
@@ -281,8 +281,8 @@ def call_scaled(dtype: torch.dtype) -> None:
 
 def call_packed(dtype: torch.dtype) -> None:
     """Every tiling of 4-bit weights, and what differs for 8 bits, for sorted inputs and for other groups."""
-    from seesay.kernels.packed_matmul import multiply_few, multiply_tiles
-    from seesay.kernels.packed_numbers import multiply_out
+    from seesay.kernels.packed.packed_matmul import multiply_few, multiply_tiles
+    from seesay.kernels.packed.packed_numbers import multiply_out
 
     norm = (empty(HIDDEN, dtype=dtype), 1e-6)
     plain = make_packed(HIDDEN, INNER, dtype), make_packed(2 * INNER, HIDDEN, dtype)
@@ -325,7 +325,7 @@ def make_packed(
 
 def call_experts(dtype: torch.dtype) -> None:
     """Qwen3-30B-A3B, and Mixtral for sizes that are no multiples; groups are those of DeepSeek-V3."""
-    from seesay.kernels import experts
+    from seesay.kernels.experts import mixture as experts
 
     choosings = (
         experts.Choosing(8),
@@ -434,7 +434,7 @@ def call_rounds(dtype: torch.dtype) -> None:
 
 
 def call_states(dtype: torch.dtype) -> None:
-    from seesay.kernels import delta_rule, faults, gated_heads, short_convolution
+    from seesay.kernels.states import delta_rule, faults, gated_heads, short_convolution
 
     mixed, states, slots = empty(8, 8192 + 64, dtype=dtype), empty(9, 24, 32, 128, 128), empty(8, dtype=int64)
     query, key, value, beta, rate = torch.split(mixed, [2048, 2048, 4096, 32, 32], dim=1)
@@ -454,7 +454,7 @@ def call_states(dtype: torch.dtype) -> None:
 
 def call_state_spaces(dtype: torch.dtype) -> None:
     """Of Granite 4's heads in steps of one token, and of Jamba's in longer ones."""
-    from seesay.kernels import state_space
+    from seesay.kernels.states import state_space
 
     slots, bounds = empty(8, dtype=int64), empty(9, dtype=int64)
     for groups, heads, size, width, own in ((1, 128, 128, 64, None), (1, 8192, 16, 1, bounds)):
@@ -468,8 +468,8 @@ def call_state_spaces(dtype: torch.dtype) -> None:
 
 
 def call_latent_attention(dtype: torch.dtype) -> None:
-    from seesay.kernels import latent_attention
-    from seesay.kernels.latent_rows import write_rows
+    from seesay.kernels.attention import latent_attention
+    from seesay.kernels.attention.latent_rows import write_rows
     from seesay.llm.memory.kv_layout import KVLayout
     from seesay.llm.ops.triton_attention import describe_format
 
@@ -500,7 +500,7 @@ def call_low_rank(dtype: torch.dtype) -> None:
 
 def call_low_rank_of_a_row(dtype: torch.dtype) -> None:
     """Adapters in the product of one row."""
-    from seesay.kernels.few_row_matmul import multiply
+    from seesay.kernels.few_rows.few_row_matmul import multiply
     from seesay.kernels.low_rank import SlotProducts
 
     x, weight = empty(1, HIDDEN, dtype=dtype), empty(2 * INNER, HIDDEN, dtype=dtype)
@@ -594,7 +594,7 @@ def find_kernels() -> set[str]:
 
     found = set()
     for package in (seesay.kernels, seesay.llm.ops):
-        for info in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+        for info in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             values = vars(importlib.import_module(info.name)).values()
             found |= {name_kernel(value) for value in values if isinstance(value, JITFunction)}
     return {name for name in found if name.endswith("_kernel")}

@@ -72,7 +72,7 @@ def test_kernels_with_assembly_are_marked() -> None:
     for path in (package / "llm").rglob("*.py"):
         given = re.findall(r"HAS_PTX\"?(?:=|: )(?!tl)(\w*)", path.read_text())
         assert set(given) <= {"has_ptx"}, path
-    for path in (package / "kernels").glob("*.py"):
+    for path in (package / "kernels").rglob("*.py"):
         text = path.read_text()
         if "inline_asm_elementwise" in text:
             assert "NVIDIA_ALONE = True" in text or "if HAS_PTX:" in text or "elif HAS_PTX:" in text, path

@@ -40,7 +40,7 @@ QKV, OUT, GATE_UP, DOWN, HEAD = (100, 60), (60, 60), (176, 60), (60, 88), (160, 
 def test_layers_without_a_kernel_compute_the_same(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, max_rows: dict[tuple[int, int], int], num_tokens: int
 ) -> None:
-    from seesay.kernels.few_row_matmul import multiply
+    from seesay.kernels.few_rows.few_row_matmul import multiply
 
     used = set()
 
@@ -70,7 +70,7 @@ def test_layers_without_a_kernel_compute_the_same(
 def test_kernels_of_few_rows_serve_all_kinds_of_layers(
     name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from seesay.kernels.few_row_matmul import multiply
+    from seesay.kernels.few_rows.few_row_matmul import multiply
 
     calls = []
 
@@ -98,7 +98,7 @@ def test_adapters_keep_the_kernels_of_few_rows(
 ) -> None:
     """What they add comes before an activation, and behind a norm. The product of one row does all of it; that of
     several adds to the residual alone."""
-    from seesay.kernels.few_row_matmul import multiply
+    from seesay.kernels.few_rows.few_row_matmul import multiply
     from seesay.llm.ops.triton_ops import TritonOps
 
     calls = []

@@ -224,7 +224,7 @@ def test_the_gate_of_the_sum(
 def test_the_product_of_one_row_adds_it(
     ranks: list[list[int]], slot: int, along: dict[str, Any], dtype: torch.dtype
 ) -> None:
-    from seesay.kernels.few_row_matmul import multiply
+    from seesay.kernels.few_rows.few_row_matmul import multiply
     from seesay.llm.ops.triton_ops import TritonOps
 
     num_inputs, sizes, slots = 1100, [66, 30], np.array([min(slot, len(ranks) - 1)])

@@ -331,7 +331,7 @@ def test_integers_are_unpacked_alike_with_and_without_ptx() -> None:
     import triton
     import triton.language as tl
 
-    from seesay.kernels.quantized_decode import _unpack, _unpack_int4
+    from seesay.kernels.attention.quantized_decode import _unpack, _unpack_int4
 
     @triton.jit  # type: ignore[untyped-decorator]
     def unpack_kernel(x_ptr, out_ptr, HAS_PTX: tl.constexpr):  # type: ignore[no-untyped-def]

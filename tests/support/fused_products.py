@@ -14,7 +14,7 @@ from seesay.llm.ops.torch_ops import TorchOps
 
 
 def make_fused(weight: torch.Tensor, bias: torch.Tensor | None) -> Product:
-    """As `make_product`, with a kernel as `seesay.kernels.few_row_matmul.multiply`."""
+    """As `make_product`, with a kernel as `seesay.kernels.few_rows.few_row_matmul.multiply`."""
 
     def fused(
         x: torch.Tensor,

@@ -33,7 +33,7 @@ class Product:
     tensors: all that it computes with, bias included, and owns: what is copied into, moved to the host and back, or
         dropped. It keeps no other reference to their memory.
     run: x [..., in] → [..., out]. add: (target [N, out], x [N, in]), add x Wᵀ to target in place, without the bias.
-    fused: as `seesay.kernels.few_row_matmul.multiply` with this weight and bias, for at most `max_fused_rows` rows;
+    fused: as `few_row_matmul.multiply` with this weight and bias, for at most `max_fused_rows` rows;
         None if there is no such kernel. fuses_low_rank: whether it takes `products` of low rank with one row.
     run_rows: what `run` does after it has quantized its rows as `rows` says, so that what computes them can do that in
         the same pass; None if rows stay as they are.

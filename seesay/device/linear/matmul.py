@@ -41,17 +41,17 @@ def make_product(weight: torch.Tensor, bias: torch.Tensor | None) -> Product:
     max_rows = max_fused_rows(weight.device, weight.dtype)
     if not max_rows:
         return product()
-    from seesay.kernels.few_row_matmul import multiply
+    from seesay.kernels.few_rows.few_row_matmul import multiply
 
     fused = partial(multiply, weight=weight, bias=bias)
     return product(fused=fused, max_fused_rows=max_rows, fuses_low_rank=True)
 
 
 def max_fused_rows(device: torch.device, dtype: torch.dtype) -> int:
-    """Return the largest number of rows for `seesay.kernels.few_row_matmul.multiply`; 0 if it cannot run."""
+    """Return the largest number of rows for `seesay.kernels.few_rows.few_row_matmul.multiply`; 0 if it cannot run."""
     if not has_kernels(device):
         return 0
-    from seesay.kernels.few_row_tilings import MAX_ROWS
+    from seesay.kernels.few_rows.few_row_tilings import MAX_ROWS
 
     # More than one row was measured on Hopper only, and needs its shared memory.
     return MAX_ROWS if dtype.itemsize == 2 and find_capability(device) >= (9, 0) else 1

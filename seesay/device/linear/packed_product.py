@@ -24,7 +24,7 @@ from seesay.device.linear.scaled_weights import warn_multiplied_out
 from seesay.device.query import find_capability
 
 if TYPE_CHECKING:
-    from seesay.kernels.packed_numbers import PackedTensors
+    from seesay.kernels.packed.packed_numbers import PackedTensors
 
 logger = logging.getLogger("seesay")
 
@@ -141,9 +141,9 @@ def _multiply_matrix_out(product: Product, dtype: torch.dtype) -> torch.Tensor:
 def _make_kernel_product(
     weight: PackedWeight, bias: torch.Tensor | None, dtype: torch.dtype, *, has_plain_copy: bool
 ) -> Product:
-    from seesay.kernels import packed_matmul
-    from seesay.kernels.packed_numbers import multiply_out
-    from seesay.kernels.packed_tilings import MAX_FUSED_ROWS, MAX_ROWS_BESIDE_COPY, max_tiled_rows
+    from seesay.kernels.packed import packed_matmul
+    from seesay.kernels.packed.packed_numbers import multiply_out
+    from seesay.kernels.packed.packed_tilings import MAX_FUSED_ROWS, MAX_ROWS_BESIDE_COPY, max_tiled_rows
 
     packed, num_outputs = to_kernel(weight, dtype), len(weight.words)
     most_tiled = MAX_ROWS_BESIDE_COPY if has_plain_copy else max_tiled_rows(num_outputs)
@@ -172,7 +172,7 @@ def _make_kernel_product(
 
 def to_kernel(weight: PackedWeight, dtype: torch.dtype) -> PackedTensors:
     """Return the matrix as kernels read it for rows of a 16-bit type."""
-    from seesay.kernels.packed_numbers import PackedTensors, join_factors
+    from seesay.kernels.packed.packed_numbers import PackedTensors, join_factors
 
     return PackedTensors(
         words=weight.words,

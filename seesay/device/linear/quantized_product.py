@@ -54,7 +54,7 @@ def make_quantized_product(
     max_rows = max_fused_rows(numbers.device, dtype)
     if not max_rows:
         return product()
-    from seesay.kernels.few_row_matmul import multiply as multiply_few
+    from seesay.kernels.few_rows.few_row_matmul import multiply as multiply_few
 
     fused = partial(multiply_few, weight=numbers, bias=bias, scale=scale, group_size=group_size)
     return product(fused=fused, max_fused_rows=max_rows)

@@ -1,4 +1,4 @@
-"""Attention for the deterministic mode by `seesay.kernels.fixed_attention`, on the host's side: tiles and launches.
+"""Attention for the deterministic mode by `kernels.attention.fixed_attention`, on the host: tiles and launches.
 
 Few decode rows are divided among programs by their splits, of many each is a program's: that changes no bit.
 """
@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from seesay.kernels.fixed_attention import fixed_attention_kernel, merge_splits_kernel
+from seesay.kernels.attention.fixed_attention import fixed_attention_kernel, merge_splits_kernel
 from seesay.kernels.gpu import has_dependent_launch, has_large_shared_memory, has_ptx, nvidia_options
 from seesay.kernels.sizes import power_of_2_from
 from seesay.llm.memory.kv_layout import LayerCache

@@ -25,7 +25,7 @@ def convolve(
 ) -> torch.Tensor:
     """Return SiLU of `torch_states.convolve`, or that itself."""
     if plan.taps is None and has_kernels(x.device):
-        from seesay.kernels import short_convolution
+        from seesay.kernels.states import short_convolution
 
         return short_convolution.convolve_step(x, states, weight, bias, plan.slots, activates=activates)
     y = torch_states.convolve(x, states, weight, bias, plan)
@@ -39,7 +39,7 @@ def gate_heads(
     its type and shape. The norm's input and output are rounded to that type. is_sigmoid: times its sigmoid; then
     nothing is rounded before."""
     if has_kernels(output.device):
-        from seesay.kernels import gated_heads
+        from seesay.kernels.states import gated_heads
 
         return gated_heads.gate_heads(output, gate, weight, eps, is_sigmoid=is_sigmoid)
     opened = gate.float().sigmoid() if is_sigmoid else F.silu(gate.float())
@@ -64,7 +64,7 @@ def run_delta_rule(
     [T, H] is what decays are made of with `rates`, log_rate and bias [H]. faults [T] become NaN where an output is not
     finite. Where each component of a key has its own decay, rate is [T, H, K] and the bias [H, K]; G is H then."""
     if plan.chunks is None and has_kernels(value.device):
-        from seesay.kernels import delta_rule
+        from seesay.kernels.states import delta_rule
 
         return delta_rule.step(query, key, value, beta, rate, rates, states, plan.slots, faults)
     query, key = torch_states.normalize(query) * query.shape[-1] ** -0.5, torch_states.normalize(key)
@@ -107,7 +107,7 @@ def run_state_space(
     NaN where an output is not finite."""
     is_scan = plan.chunks is None or weights.log_rate.dim() == 2
     if is_scan and has_kernels(value.device):
-        from seesay.kernels import state_space
+        from seesay.kernels.states import state_space
 
         output = state_space.scan(query, key, value, rate, weights, limits, states, plan.slots, plan.bounds)
     else:
@@ -123,7 +123,7 @@ def note_faults(output: torch.Tensor, faults: torch.Tensor) -> None:
     """Set faults [T] to NaN where an output [T, …] is not finite: what made it so is in the state."""
     output = output.flatten(1)
     if has_kernels(output.device):
-        from seesay.kernels import faults as kernels
+        from seesay.kernels.states import faults as kernels
 
         kernels.note_faults(output, faults)
         return

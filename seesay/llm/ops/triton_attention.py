@@ -15,10 +15,10 @@ import numpy as np
 import torch
 
 from seesay.device.transfers import upload
-from seesay.kernels.attention import decode_kernel, prefill_kernel
-from seesay.kernels.attention_splits import combine_kernel, divide_kernel
+from seesay.kernels.attention.attention_splits import combine_kernel, divide_kernel
+from seesay.kernels.attention.block_attention import decode_kernel, prefill_kernel
+from seesay.kernels.attention.quantized_decode import decode_quantized_kernel
 from seesay.kernels.gpu import has_dependent_launch, has_large_shared_memory, has_ptx, nvidia_options
-from seesay.kernels.quantized_decode import decode_quantized_kernel
 from seesay.kernels.sizes import power_of_2_from
 from seesay.llm.memory.kv_layout import KVFormat, KVLayout, LayerCache
 from seesay.llm.ops.interface import DecodeRows, RowLayout

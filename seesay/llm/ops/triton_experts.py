@@ -1,4 +1,4 @@
-"""A mixture of experts by the kernels of `seesay.kernels.experts`."""
+"""A mixture of experts by the kernels of `seesay.kernels.experts.mixture`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from functools import partial
 import torch
 
 from seesay.device.linear.expert_linear import ExpertLinear
-from seesay.kernels import experts as kernels
 from seesay.kernels import token_kernels
+from seesay.kernels.experts import mixture as kernels
 from seesay.llm.ops.activations import square_relu
 from seesay.llm.ops.interface import AnyActivation
 from seesay.llm.ops.torch_experts import ExpertChoice, run_experts

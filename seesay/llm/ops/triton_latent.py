@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from seesay.kernels import latent_attention
+from seesay.kernels.attention import latent_attention
 from seesay.llm.memory.kv_layout import LayerCache
 from seesay.llm.ops.triton_attention import AttentionPlan, describe_format
 

@@ -12,8 +12,8 @@ import torch
 from seesay.device.linear.expert_linear import ExpertLinear
 from seesay.device.linear.row_quantization import QuantizedRows, RowFormat
 from seesay.kernels import quantize, rotary, token_kernels
-from seesay.kernels.expert_tilings import MAX_ALONE
-from seesay.kernels.latent_rows import write_rows
+from seesay.kernels.attention.latent_rows import write_rows
+from seesay.kernels.experts.expert_tilings import MAX_ALONE
 from seesay.llm.memory.kv_layout import LayerCache
 from seesay.llm.ops import triton_attention, triton_experts, triton_latent
 from seesay.llm.ops.interface import Activation, AnyActivation, DecodeRows, LowRankOps, RowLayout

@@ -23,7 +23,7 @@ SLOTS = 7
 def test_a_step_equals_that_in_torch(
     num_key_heads: int, num_heads: int, key_dim: int, value_dim: int, dtype: torch.dtype, *, by_component: bool
 ) -> None:
-    from seesay.kernels import delta_rule
+    from seesay.kernels.states import delta_rule
 
     num_rows, keys, values = 3, num_key_heads * key_dim, num_heads * value_dim
     num_rates = keys if by_component else num_heads
@@ -58,7 +58,7 @@ def test_a_step_equals_that_in_torch(
 @pytest.mark.filterwarnings("ignore:invalid value")
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 def test_a_row_whose_output_is_not_finite_is_noted(bad: float) -> None:
-    from seesay.kernels import delta_rule
+    from seesay.kernels.states import delta_rule
 
     query, key, value = random(3, 1, 16), random(3, 1, 16, seed=1), random(3, 2, 40, seed=2)
     beta, rate = random(3, 2, seed=3), random(3, 2, seed=4)

@@ -12,8 +12,8 @@ import torch
 import triton
 import triton.language as tl
 
+from seesay.kernels.attention.quantized_kv import UNIT, load_params, unpack
 from seesay.kernels.gpu import has_ptx
-from seesay.kernels.quantized_kv import UNIT, load_params, unpack
 from seesay.kernels.sizes import power_of_2_from
 
 TARGET_PROGRAMS = 264

@@ -20,7 +20,7 @@ SLOTS = 7
 def test_a_step_of_a_convolution_equals_that_in_torch(
     size: int, num_taps: int, dtype: torch.dtype, *, has_bias: bool, activates: bool
 ) -> None:
-    from seesay.kernels import short_convolution
+    from seesay.kernels.states import short_convolution
 
     mixed, weight = random(3, size + 7, dtype=dtype), random(size, 1, num_taps, dtype=dtype, seed=1)[:, 0]
     bias = random(size, dtype=dtype, seed=2) if has_bias else None

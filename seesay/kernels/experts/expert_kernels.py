@@ -11,7 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from seesay.kernels.few_row_kernels import widen
+from seesay.kernels.few_rows.few_row_kernels import widen
 from seesay.kernels.token_kernels import activate, multiply_gate
 
 

@@ -16,7 +16,7 @@ pytestmark = MARKS
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("is_sigmoid", [False, True])
 def test_gated_heads_equal_those_in_torch(dtype: torch.dtype, *, is_sigmoid: bool) -> None:
-    from seesay.kernels import gated_heads
+    from seesay.kernels.states import gated_heads
 
     output, mixed, weight = random(5, 3, 40), random(5, 130, dtype=dtype, seed=1), random(40, dtype=dtype, seed=2)
     found = gated_heads.gate_heads(output, mixed[:, 4:124], weight, 1e-6, is_sigmoid=is_sigmoid)

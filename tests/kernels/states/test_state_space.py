@@ -35,7 +35,7 @@ def test_a_scan_equals_that_in_torch(
     *,
     is_per_element: bool,
 ) -> None:
-    from seesay.kernels import state_space
+    from seesay.kernels.states import state_space
 
     count, keys, values = sum(lengths), groups * state_size, heads * head_dim
     mixed = random(count, 2 * keys + values + heads, dtype=dtype)

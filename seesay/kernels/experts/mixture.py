@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from seesay.kernels.expert_kernels import grouped_kernel, one_row_down_kernel, one_row_gate_kernel
-from seesay.kernels.expert_routing_kernels import choose_kernel, combine_kernel, sort_kernel
-from seesay.kernels.expert_tilings import MAX_ALONE, GroupedTiling, RowTiling, tile_grouped, tile_row
+from seesay.kernels.experts.expert_kernels import grouped_kernel, one_row_down_kernel, one_row_gate_kernel
+from seesay.kernels.experts.expert_routing_kernels import choose_kernel, combine_kernel, sort_kernel
+from seesay.kernels.experts.expert_tilings import MAX_ALONE, GroupedTiling, RowTiling, tile_grouped, tile_row
 from seesay.kernels.gpu import has_dependent_launch, has_large_shared_memory, nvidia_options
 from seesay.kernels.sizes import power_of_2_from
 from seesay.kernels.token_kernels import norm as rms_norm

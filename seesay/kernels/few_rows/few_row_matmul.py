@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from seesay.kernels.few_row_kernels import few_rows_kernel, one_row_kernel, parted_inputs_kernel
-from seesay.kernels.few_row_tilings import MAX_ROWS, Tiling, tile_few_rows, tile_one_row
+from seesay.kernels.few_rows.few_row_kernels import few_rows_kernel, one_row_kernel, parted_inputs_kernel
+from seesay.kernels.few_rows.few_row_tilings import MAX_ROWS, Tiling, tile_few_rows, tile_one_row
 from seesay.kernels.gpu import has_dependent_launch, nvidia_options
 from seesay.kernels.low_rank import SlotProducts
 from seesay.kernels.low_rank_row import multiply_row

@@ -40,7 +40,7 @@ class Case(NamedTuple):
 
     @property
     def choosing(self) -> Any:
-        from seesay.kernels.experts import Choosing
+        from seesay.kernels.experts.mixture import Choosing
 
         return Choosing(self.chosen.shape[1])
 
@@ -99,7 +99,7 @@ def run_case(
     has_norm: bool = False,
     own: range | None = None,
 ) -> None:
-    from seesay.kernels.experts import ExpertMatrix, mix
+    from seesay.kernels.experts.mixture import ExpertMatrix, mix
 
     num_experts, hidden, inner, chosen = case
     num_rows = count_halves(activation) * inner
@@ -183,7 +183,7 @@ def test_random_mixtures(seed: int) -> None:
 @runs_here
 @pytest.mark.parametrize("num_tokens", [1, 7, 900])
 def test_assignments_are_sorted_by_expert(num_tokens: int) -> None:
-    from seesay.kernels.experts import sort
+    from seesay.kernels.experts.mixture import sort
 
     chosen = choose_at_random(num_tokens, 130, 4)
     chosen[chosen == 5] = 6  # an expert without tokens, and one that some tokens have twice
@@ -208,7 +208,7 @@ SCALED: list[tuple[torch.dtype, int | None]] = [
 def test_weights_of_one_byte_with_scales(
     num_tokens: int, scaled: tuple[torch.dtype, int | None], activation: str
 ) -> None:
-    from seesay.kernels.experts import ExpertMatrix, mix
+    from seesay.kernels.experts.mixture import ExpertMatrix, mix
 
     kind, group_size = scaled
     case = Case(4, 100, 70, choose_at_random(num_tokens, 4, 2))
@@ -266,7 +266,7 @@ ROUTING_OPTIONS: list[dict[str, Any]] = [
 
 def choose_by_both(logits: torch.Tensor, routing: Any, bias: torch.Tensor | None = None) -> tuple[Any, Any]:
     """Return the choices of torch and of the kernel."""
-    from seesay.kernels import experts
+    from seesay.kernels.experts import mixture as experts
     from seesay.llm.ops import torch_experts, triton_experts
 
     choosing = triton_experts.make_choosing(routing, bias)
@@ -303,7 +303,7 @@ def test_logits_that_are_not_finite_choose_experts_that_exist() -> None:
 @pytest.mark.parametrize("num_tokens", [1, 8])
 def test_a_graph_replays_other_choices(num_tokens: int) -> None:
     """Nothing of a choice is fixed when a CUDA graph is captured."""
-    from seesay.kernels.experts import Choosing, ExpertMatrix, mix
+    from seesay.kernels.experts.mixture import Choosing, ExpertMatrix, mix
 
     logits, x = random(num_tokens, 16), random(num_tokens, 256, dtype=torch.bfloat16)
     up, down = (ExpertMatrix(random(16 * n, k, dtype=torch.bfloat16, seed=n) / 16) for n, k in ((256, 256), (256, 128)))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from seesay.kernels.online_softmax import find_window
+from seesay.kernels.attention.online_softmax import find_window
 
 
 @triton.jit(do_not_specialize=["num_rows", "num_items", "wanted_items", "whole_rows", "least_tokens"])

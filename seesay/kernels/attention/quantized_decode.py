@@ -14,8 +14,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from seesay.kernels.online_softmax import cap_scores, find_bias, find_window
-from seesay.kernels.quantized_kv import UNIT, load_bytes, load_params
+from seesay.kernels.attention.online_softmax import cap_scores, find_bias, find_window
+from seesay.kernels.attention.quantized_kv import UNIT, load_bytes, load_params
 
 OFFSET = tl.constexpr(1024.0)
 """Added to integers that become float16: from here on, neighbouring float16 numbers differ by 1."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import cache
 from typing import NamedTuple
 
-from seesay.kernels.few_row_tilings import NUM_MULTIPROCESSORS
+from seesay.kernels.few_rows.few_row_tilings import NUM_MULTIPROCESSORS
 
 MAX_FUSED_ROWS = 32
 """Largest number of rows for `packed_matmul.multiply_few`."""

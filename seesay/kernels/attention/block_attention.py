@@ -12,8 +12,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from seesay.kernels.online_softmax import cap_scores, find_bias, find_window, hide_scores, weigh_scores
-from seesay.kernels.quantized_kv import attend_quantized
+from seesay.kernels.attention.online_softmax import cap_scores, find_bias, find_window, hide_scores, weigh_scores
+from seesay.kernels.attention.quantized_kv import attend_quantized
 
 
 @triton.jit

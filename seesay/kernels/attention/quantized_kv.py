@@ -15,7 +15,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from seesay.kernels.online_softmax import cap_scores, find_bias, hide_scores, weigh_scores
+from seesay.kernels.attention.online_softmax import cap_scores, find_bias, hide_scores, weigh_scores
 
 UNIT = tl.constexpr(1024.0)
 """The factor of weights times scales of values, which are small: float16 has few digits for numbers below 2^-14."""

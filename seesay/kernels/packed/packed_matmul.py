@@ -14,8 +14,8 @@ import triton
 import triton.language as tl
 
 from seesay.kernels.gpu import has_dependent_launch, has_large_shared_memory, nvidia_options
-from seesay.kernels.packed_numbers import PackedTensors, find_group, split_factors, unpack_planes
-from seesay.kernels.packed_tilings import (
+from seesay.kernels.packed.packed_numbers import PackedTensors, find_group, split_factors, unpack_planes
+from seesay.kernels.packed.packed_tilings import (
     MAX_FUSED_ROWS,
     MAX_GATED_ROWS,
     FewRowTiling,

@@ -14,7 +14,7 @@ pytestmark = MARKS
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 def test_tokens_with_numbers_that_are_not_finite_are_noted(dtype: torch.dtype, bad: float) -> None:
-    from seesay.kernels.faults import note_faults
+    from seesay.kernels.states.faults import note_faults
 
     x, noted = random(5, 2100, dtype=dtype)[:, 1:], torch.zeros(5, device=DEVICE)
     note_faults(x, noted)

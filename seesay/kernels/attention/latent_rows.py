@@ -12,7 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
-from seesay.kernels.quantized_kv import quantize_halves
+from seesay.kernels.attention.quantized_kv import quantize_halves
 from seesay.kernels.rotary import is_not_finite, note_fault
 from seesay.kernels.sizes import power_of_2_from
 

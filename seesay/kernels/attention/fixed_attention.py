@@ -14,8 +14,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from seesay.kernels.attention import attend_keys
-from seesay.kernels.online_softmax import find_window
+from seesay.kernels.attention.block_attention import attend_keys
+from seesay.kernels.attention.online_softmax import find_window
 
 NVIDIA_ALONE = True
 """The mode is refused on other GPUs: nobody has compared bits there."""

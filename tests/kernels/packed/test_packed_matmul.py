@@ -81,7 +81,7 @@ def test_torch_multiplies_out_what_was_packed(case: tuple[int, int, int | None, 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("case", CASES)
 def test_the_kernel_multiplies_out_the_same(case: tuple[int, int, int | None, int, bool], dtype: torch.dtype) -> None:
-    from seesay.kernels.packed_numbers import multiply_out
+    from seesay.kernels.packed.packed_numbers import multiply_out
 
     weight, _ = make_matrix(*case)
     for start, stop in ((0, case[0]), (2, 5)):
@@ -98,7 +98,7 @@ def test_few_rows_with_what_rides_along(
     dtype: torch.dtype,
     along: Along,
 ) -> None:
-    from seesay.kernels.packed_matmul import multiply_few
+    from seesay.kernels.packed.packed_matmul import multiply_few
 
     weight, exact_weight = make_matrix(case[0] * (2 if along.activation else 1), *case[1:])
     multiply = partial(multiply_few, packed=to_kernel(weight, dtype))
@@ -109,7 +109,7 @@ def test_few_rows_with_what_rides_along(
 @runs_here
 @parametrize_grid(num_rows=[1, 33, 150 if ON_GPU else 70], case=CASES, dtype=DTYPES)
 def test_tiles_of_rows(num_rows: int, case: tuple[int, int, int | None, int, bool], dtype: torch.dtype) -> None:
-    from seesay.kernels.packed_matmul import multiply_tiles
+    from seesay.kernels.packed.packed_matmul import multiply_tiles
 
     weight, exact_weight = make_matrix(*case)
     x = random(num_rows, case[1] + 8, dtype=dtype)  # columns behind the inputs are padding
@@ -121,8 +121,8 @@ def test_tiles_of_rows(num_rows: int, case: tuple[int, int, int | None, int, boo
 @runs_here
 @random_seeds
 def test_random_shapes(seed: int) -> None:
-    from seesay.kernels.packed_matmul import multiply_few, multiply_tiles
-    from seesay.kernels.packed_numbers import multiply_out
+    from seesay.kernels.packed.packed_matmul import multiply_few, multiply_tiles
+    from seesay.kernels.packed.packed_numbers import multiply_out
 
     chance = Random(seed)
     group_size = chance.choice((16, 32, 48, 64, 128, None))
@@ -161,8 +161,8 @@ def test_products_of_all_numbers_of_rows(num_rows: int) -> None:
 @pytest.mark.parametrize("num_prefetched", [0, 16])
 @pytest.mark.parametrize("num_rows", [1, 3])
 def test_products_that_depend_on_each_other_in_a_graph(num_rows: int, num_prefetched: int) -> None:
-    from seesay.kernels.packed_matmul import multiply_few
-    from seesay.kernels.packed_tilings import FewRowTiling
+    from seesay.kernels.packed.packed_matmul import multiply_few
+    from seesay.kernels.packed.packed_tilings import FewRowTiling
 
     multiply, size, wide = partial(multiply_few, tiling=FewRowTiling(16, 4, 2, num_prefetched)), 3584, 5120
     up = [

@@ -21,7 +21,7 @@ from kernels.products import (
 )
 from triton_cases import DEVICE, IS_INTERPRETED, MARKS, on_gpu, parametrize_grid, random, random_seeds, runs_here
 
-from seesay.kernels.few_row_tilings import Tiling
+from seesay.kernels.few_rows.few_row_tilings import Tiling
 
 SHAPES = [(9, 5), (7, 3584), (20 if IS_INTERPRETED else 40, 4100), (33, 8)]
 """(outputs, inputs)."""
@@ -37,7 +37,7 @@ def takes_rows(num_rows: int, dtype: torch.dtype, *_: Any) -> bool:
 @runs_here
 @parametrize_grid(takes_rows, num_rows=[1, 3, 32], dtype=TOLERANCES, shape=SHAPES, along=ALONG)
 def test_product_with_what_rides_along(num_rows: int, dtype: torch.dtype, shape: tuple[int, int], along: Along) -> None:
-    from seesay.kernels.few_row_matmul import multiply
+    from seesay.kernels.few_rows.few_row_matmul import multiply
 
     num_outputs, size = shape
     x = random(num_rows, size, dtype=dtype) + 0.5
@@ -75,7 +75,7 @@ def test_weights_of_one_byte_of_random_shapes(seed: int) -> None:
 
 
 def check_scaled(num_rows: int, shape: tuple[int, int], along: Along, scaled: tuple[torch.dtype, int | None]) -> None:
-    from seesay.kernels.few_row_matmul import multiply
+    from seesay.kernels.few_rows.few_row_matmul import multiply
 
     (num_outputs, size), (kind, group_size) = shape, scaled
     has_bias, _, activation, adds = along
@@ -103,7 +103,7 @@ def check_scaled(num_rows: int, shape: tuple[int, int], along: Along, scaled: tu
 @runs_here
 def test_measured_shapes_have_the_tilings_that_were_fastest() -> None:
     """Of a layer of Qwen2.5-VL-7B: in FP8 the inputs are divided where an output has many, or programs are few."""
-    from seesay.kernels.few_row_tilings import tile_few_rows, tile_one_row
+    from seesay.kernels.few_rows.few_row_tilings import tile_few_rows, tile_one_row
 
     for num_bytes in (1, 2):
         assert tile_one_row(152_064, 3584, False, num_bytes) == Tiling(2, 4096, 4)
@@ -143,7 +143,7 @@ FEW = Tiling(num_outputs=16, span=64, num_warps=1, num_stages=3)
 @pytest.mark.parametrize("tiling", [PARTED, FEW])
 def test_every_number_of_fp8_keeps_its_value(tiling: Tiling) -> None:
     """Each row of x picks a column of weights that have all numbers there are, subnormal ones included."""
-    from seesay.kernels.few_row_matmul import multiply
+    from seesay.kernels.few_rows.few_row_matmul import multiply
 
     numbers = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn)
     numbers = torch.where(numbers.isnan(), 0.0, numbers.float()).to(torch.float8_e4m3fn)
@@ -166,7 +166,7 @@ def test_every_number_of_fp8_keeps_its_value(tiling: Tiling) -> None:
 )
 def test_tilings_compute_the_same(tiling: Tiling, num_rows: int, shape: tuple[int, int], along: Along) -> None:
     """Parts of the inputs may be empty, and programs may have fewer outputs than tensor cores multiply."""
-    from seesay.kernels.few_row_matmul import multiply
+    from seesay.kernels.few_rows.few_row_matmul import multiply
 
     num_outputs, size = shape
     x = random(num_rows, size, dtype=torch.float16 if IS_INTERPRETED else torch.bfloat16)
@@ -183,7 +183,7 @@ def test_tilings_compute_the_same(tiling: Tiling, num_rows: int, shape: tuple[in
 def test_inputs_of_any_size_keep_their_precision(num_rows: int, size: int) -> None:
     """No norm bounds the inputs of some layers. Rows of 10^-30 to 10^30 are as exact as others, and what is not finite
     stays in its row."""
-    from seesay.kernels.few_row_matmul import multiply
+    from seesay.kernels.few_rows.few_row_matmul import multiply
 
     weight = random(64, size, dtype=torch.float32, seed=1).to(torch.float8_e4m3fn)
     scale = random(64, dtype=torch.float32, seed=5).abs() / size**0.5
@@ -206,7 +206,7 @@ def test_inputs_of_any_size_keep_their_precision(num_rows: int, size: int) -> No
 @pytest.mark.parametrize("num_rows", [1, 3, 32])
 @pytest.mark.parametrize("kind", [torch.bfloat16, torch.float8_e4m3fn])
 def test_products_that_depend_on_each_other_in_a_graph(num_rows: int, kind: torch.dtype) -> None:
-    from seesay.kernels.few_row_matmul import multiply
+    from seesay.kernels.few_rows.few_row_matmul import multiply
 
     size, wide = 3584, 9728
 

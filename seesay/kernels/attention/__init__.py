@@ -1,0 +1,1 @@
+"""Attention over the blocks of the cache: plain, quantized, latent, and with the same bits always."""

@@ -1,0 +1,1 @@
+"""Products of few rows with plain matrices, fused with what comes before and behind."""

@@ -1,0 +1,1 @@
+"""Products with packed matrices: AWQ, GPTQ, and the numbers of them unpacked."""

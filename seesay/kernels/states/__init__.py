@@ -1,0 +1,1 @@
+"""What layers with states compute: convolutions, delta rule, state spaces, gates, faults."""
