@@ -25,18 +25,9 @@ from seesay.serving.http.validation_errors import explain_invalid
 from seesay.serving.live import route as live
 from seesay.serving.native import abort, generate, interactive, tokens
 from seesay.serving.ollama import describing, replies
-from seesay.serving.openai import (
-    batches,
-    chat,
-    completions,
-    conversations,
-    embeddings,
-    files,
-    ranking,
-    responses,
-    transcriptions,
-)
+from seesay.serving.openai import batches, chat, completions, embeddings, files, ranking, transcriptions
 from seesay.serving.openai.answer_models import ErrorResponse
+from seesay.serving.openai.responses import conversations, response_reply
 from seesay.serving.operating import adapters, admin, models, operations, probes
 from seesay.serving.operating.published import publish_schemas
 from seesay.serving.operating.simple_schemas import add_simple_document
@@ -57,7 +48,7 @@ _ROUTES = (
     models,
     chat,
     completions,
-    responses,
+    response_reply,
     conversations,
     embeddings,
     ranking,

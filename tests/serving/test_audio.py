@@ -15,8 +15,8 @@ from sounds import make_tone, make_wav
 
 from seesay.config import EngineConfig, MediaLimits
 from seesay.engine.front.engine import AsyncEngine
-from seesay.serving.openai.response_items import read_input
-from seesay.serving.openai.stored_responses import make_items
+from seesay.serving.openai.responses.response_items import read_input
+from seesay.serving.openai.responses.stored_responses import make_items
 
 SOUND = base64.b64encode(make_wav(make_tone(0.9))).decode()
 INPUT = {"type": "input_audio", "input_audio": {"data": SOUND, "format": "wav"}}

@@ -10,7 +10,7 @@ from fastapi.openapi.utils import get_openapi
 
 from seesay.serving.anthropic.protocol import MessageStreamEvent
 from seesay.serving.openai.answer_models import ChatCompletionChunk
-from seesay.serving.openai.responses_protocol import ResponseEvent
+from seesay.serving.openai.responses.responses_protocol import ResponseEvent
 from seesay.serving.openai.transcriptions import TranscriptEvent
 from seesay.serving.requests.fields import MAX_TOKEN_IDS
 from seesay.serving.requests.state import ServerState

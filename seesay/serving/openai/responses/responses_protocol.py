@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field, SkipValidation, model_validator
 
 from seesay.serving.errors import bad_request, requires
 from seesay.serving.openai.answer_models import AnswerModel, SeesayDetails, TokenLogprob
-from seesay.serving.openai.response_inputs import AnyInput
+from seesay.serving.openai.responses.response_inputs import AnyInput
 from seesay.serving.openai.tool_fields import HAS_CHOICE, TOOL_TYPES, ResponseToolChoice, ResponseTools
 from seesay.serving.requests.fields import Metadata, StrictModel, needs
 from seesay.serving.requests.grammar_fields import Format, check_format

@@ -16,15 +16,15 @@ from starlette.responses import JSONResponse, Response
 from seesay.serving.errors import ApiError, bad_request
 from seesay.serving.http.bodies import make_api_router, off_loop
 from seesay.serving.http.streaming import EventStream, describe_events, make_event
-from seesay.serving.openai import stored_responses
-from seesay.serving.openai.background import BackgroundAnswers, Progress
-from seesay.serving.openai.conversations import extend_conversation
-from seesay.serving.openai.item_references import make_item_id, resolve_references
 from seesay.serving.openai.logprobs import TokenSpeller
-from seesay.serving.openai.response_items import read_input
-from seesay.serving.openai.response_output import OutputWriter, Status, make_no_event
-from seesay.serving.openai.responses_protocol import InputTokens, ResponseObject, ResponseRequest
-from seesay.serving.openai.stored_responses import find_stored
+from seesay.serving.openai.responses import stored_responses
+from seesay.serving.openai.responses.background import BackgroundAnswers, Progress
+from seesay.serving.openai.responses.conversations import extend_conversation
+from seesay.serving.openai.responses.item_references import make_item_id, resolve_references
+from seesay.serving.openai.responses.response_items import read_input
+from seesay.serving.openai.responses.response_output import OutputWriter, Status, make_no_event
+from seesay.serving.openai.responses.responses_protocol import InputTokens, ResponseObject, ResponseRequest
+from seesay.serving.openai.responses.stored_responses import find_stored
 from seesay.serving.openai.tool_fields import read_response_tools
 from seesay.serving.openai.wire import make_details, make_id, wants_timings
 from seesay.serving.requests.answer_reading import AnswerReading

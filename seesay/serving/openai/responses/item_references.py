@@ -8,8 +8,8 @@ from fastapi import Request
 
 from seesay.errors import show
 from seesay.serving.errors import ApiError, bad_request
-from seesay.serving.openai.responses_protocol import ResponseRequest
-from seesay.serving.openai.stored_responses import find_stored
+from seesay.serving.openai.responses.responses_protocol import ResponseRequest
+from seesay.serving.openai.responses.stored_responses import find_stored
 from seesay.serving.requests.state import ServerState
 
 _NUM_DIGITS = 4

@@ -14,9 +14,9 @@ from seesay.serving.errors import ApiError, bad_request
 from seesay.serving.http.bodies import make_api_router
 from seesay.serving.http.query import refuse_unknown
 from seesay.serving.http.streaming import EventStream, describe_events
-from seesay.serving.openai.background import RUNNING, BackgroundAnswers
-from seesay.serving.openai.item_pages import AskedPage
-from seesay.serving.openai.responses_protocol import DeletedResponse, ItemList, ResponseObject
+from seesay.serving.openai.responses.background import RUNNING, BackgroundAnswers
+from seesay.serving.openai.responses.item_pages import AskedPage
+from seesay.serving.openai.responses.responses_protocol import DeletedResponse, ItemList, ResponseObject
 from seesay.serving.openai.wire import make_error_event
 from seesay.serving.requests.custom_tools import read_text
 from seesay.serving.requests.document_fields import PAGE_FIELDS

@@ -14,11 +14,11 @@ from seesay.serving.errors import ApiError, bad_request
 from seesay.serving.http.bodies import make_api_router
 from seesay.serving.http.query import refuse_unknown
 from seesay.serving.openai.answer_models import AnswerModel
-from seesay.serving.openai.item_pages import AskedPage, make_list
-from seesay.serving.openai.response_inputs import AnyInput
-from seesay.serving.openai.response_items import read_input
-from seesay.serving.openai.responses_protocol import ItemList, StoredItem
-from seesay.serving.openai.stored_responses import find_stored, make_items, remove_item
+from seesay.serving.openai.responses.item_pages import AskedPage, make_list
+from seesay.serving.openai.responses.response_inputs import AnyInput
+from seesay.serving.openai.responses.response_items import read_input
+from seesay.serving.openai.responses.responses_protocol import ItemList, StoredItem
+from seesay.serving.openai.responses.stored_responses import find_stored, make_items, remove_item
 from seesay.serving.openai.wire import make_id
 from seesay.serving.requests.content import keep_media
 from seesay.serving.requests.fields import Metadata

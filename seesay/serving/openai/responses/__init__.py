@@ -1,0 +1,1 @@
+"""`/v1/responses` and `/v1/conversations`: OpenAI's Responses API."""
