@@ -16,7 +16,7 @@ from seesay.errors import ErrorCode, MissingExtraError, RequestError
 from seesay.processors.media.allowance import Allowance
 from seesay.processors.media.decoded import make_decoded_audio
 from seesay.processors.media.sources import describe, read_source
-from seesay.processors.media.video_file import has_pyav
+from seesay.processors.media.video.video_file import has_pyav
 from seesay.system.hashing import digest
 from seesay.values import AudioSamples, DecodedMedia, Modality
 

@@ -9,9 +9,9 @@ from seesay.config import MediaLimits, Transparency
 from seesay.processors.media.allowance import Allowance
 from seesay.processors.media.audio import check_rate, open_audio
 from seesay.processors.media.document import open_document
-from seesay.processors.media.frame_sampling import FrameSampling
 from seesay.processors.media.open import check_transparency, open_picture, open_video
 from seesay.processors.media.pillow import image_of_array
+from seesay.processors.media.video.frame_sampling import FrameSampling
 from seesay.values import AudioSamples, DocumentOptions, TextLayer, VideoFrames
 
 if TYPE_CHECKING:

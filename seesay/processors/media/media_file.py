@@ -11,7 +11,7 @@ from seesay.processors.media.audio import Audio
 from seesay.processors.media.document import OpenedPage
 from seesay.processors.media.open import OpenedMedia
 from seesay.processors.media.picture import Picture
-from seesay.processors.media.video_file import VideoFile
+from seesay.processors.media.video.video_file import VideoFile
 from seesay.values import AudioSamples
 
 

@@ -15,14 +15,14 @@ from seesay.errors import ErrorCode, RequestError
 from seesay.processors.media.allowance import Allowance
 from seesay.processors.media.audio import Audio
 from seesay.processors.media.document import OpenedPage
-from seesay.processors.media.frame_sampling import SAMPLING_OPTIONS, FrameSampling
 from seesay.processors.media.jpeg_sequence import is_jpeg_sequence, split_jpegs
 from seesay.processors.media.picture import Picture
 from seesay.processors.media.pillow import image_of_array
 from seesay.processors.media.sources import describe, read_bytes, read_source
-from seesay.processors.media.video import LoadedVideo, PictureSequence, Video
-from seesay.processors.media.video_file import VideoFile
-from seesay.processors.media.video_frame import VideoFrame
+from seesay.processors.media.video.frame_sampling import SAMPLING_OPTIONS, FrameSampling
+from seesay.processors.media.video.opened_video import LoadedVideo, PictureSequence, Video
+from seesay.processors.media.video.video_file import VideoFile
+from seesay.processors.media.video.video_frame import VideoFrame
 from seesay.values import DOCUMENT_OPTIONS, Modality, VideoFrames
 
 OpenedMedia: TypeAlias = Audio | Picture | Video | VideoFrame | OpenedPage

@@ -14,7 +14,7 @@ from functools import partial
 from seesay.config import MediaLimits
 from seesay.processors.media.allowance import Allowance
 from seesay.processors.media.document import OpenedPage
-from seesay.processors.media.video_frame import VideoFrame
+from seesay.processors.media.video.video_frame import VideoFrame
 from seesay.system.hashing import digest
 from seesay.values import EngineStats, MediaSize
 from seesay.vl.family import Family, Features, MediaPlan

@@ -8,10 +8,10 @@ from seesay.config import MediaLimits, Transparency
 from seesay.errors import ErrorCode, RequestError
 from seesay.processors.media.allowance import Allowance
 from seesay.processors.media.document import open_document
-from seesay.processors.media.frame_sampling import FrameSampling, fill_sampling_options
 from seesay.processors.media.open import DECODE_OPTIONS, check_transparency, open_media
-from seesay.processors.media.video import LoadedVideo, Video
-from seesay.processors.media.video_frame import split_video
+from seesay.processors.media.video.frame_sampling import FrameSampling, fill_sampling_options
+from seesay.processors.media.video.opened_video import LoadedVideo, Video
+from seesay.processors.media.video.video_frame import split_video
 from seesay.values import DocumentOptions, MediaPart, Modality, TextPart
 from seesay.vl.family import Family
 

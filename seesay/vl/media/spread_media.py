@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from seesay.processors.media.video_frame import VideoFrame
+from seesay.processors.media.video.video_frame import VideoFrame
 from seesay.values import MediaPart, Message, Modality, RenderedPrompt, TextPart
 from seesay.vl.constants import AUDIO_TOKEN, IMAGE_TOKEN, VIDEO_TOKEN
 

@@ -9,8 +9,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from seesay.errors import RequestError
-from seesay.processors.media.frame_sampling import spread
-from seesay.processors.media.video_frame import VideoFrame
+from seesay.processors.media.video.frame_sampling import spread
+from seesay.processors.media.video.video_frame import VideoFrame
 from seesay.values import Modality
 
 if TYPE_CHECKING:

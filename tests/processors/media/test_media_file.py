@@ -13,9 +13,9 @@ from PIL import Image
 from seesay.config import MediaLimits
 from seesay.processors.media.allowance import Allowance
 from seesay.processors.media.document import open_document
-from seesay.processors.media.frame_sampling import FrameSampling
 from seesay.processors.media.media_file import as_file
 from seesay.processors.media.open import open_picture, open_video
+from seesay.processors.media.video.frame_sampling import FrameSampling
 from seesay.values import DocumentOptions
 
 PIXELS = np.random.default_rng(4).integers(0, 256, (9, 12, 3), dtype=np.uint8)

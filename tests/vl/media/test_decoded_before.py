@@ -19,7 +19,7 @@ from seesay.engine.front.engine import AsyncEngine
 from seesay.errors import RequestError
 from seesay.processors.media.open import OpenedMedia
 from seesay.processors.media.picture import Picture
-from seesay.processors.media.video_file import VideoFile
+from seesay.processors.media.video.video_file import VideoFile
 from seesay.values import DecodedMedia, MediaPart, MediaSize, Modality
 from seesay.vl.family import Family
 from seesay.vl.media.decoded_before import SeenContents, SeenMedia

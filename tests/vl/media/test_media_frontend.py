@@ -27,7 +27,7 @@ from seesay.config import EngineConfig, GenerationConfig, MediaLimits, VisionCon
 from seesay.engine.front.engine import AsyncEngine
 from seesay.errors import ConfigError, ErrorCode, RequestError
 from seesay.processors.media.load import load_image
-from seesay.processors.media.video_file import VideoFile
+from seesay.processors.media.video.video_file import VideoFile
 from seesay.values import GenerationRequest, MediaPart, Modality
 from seesay.vl.families.qwen2_5_vl import Qwen2_5VL
 from seesay.vl.media.media_batch import MediaBatch

@@ -18,7 +18,7 @@ from seesay.config import EngineConfig, GenerationConfig, MediaLimits
 from seesay.engine.front.engine import AsyncEngine
 from seesay.errors import ErrorCode, RequestError
 from seesay.processors.media.load import load_video
-from seesay.processors.media.video_file import VideoFile
+from seesay.processors.media.video.video_file import VideoFile
 from seesay.values import GenerationRequest, MediaPart, Modality, VideoFrames
 from seesay.vl.constants import IMAGE_TOKEN, VIDEO_TOKEN
 from seesay.vl.prompts.conversation_parts import parse_prompts
@@ -164,5 +164,5 @@ def test_a_frame_is_decoded_again_when_its_embedding_is_gone(engine: AsyncEngine
 def test_without_pyav(engine: AsyncEngine, clip: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     prompt = talk({"type": "video", "video": clip, "num_frames": 3}, "?")
     expected = tokens(engine, prompt)
-    monkeypatch.setattr("seesay.processors.media.video_file.has_pyav", lambda: False)
+    monkeypatch.setattr("seesay.processors.media.video.video_file.has_pyav", lambda: False)
     assert tokens(engine, prompt) == expected

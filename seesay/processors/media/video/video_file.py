@@ -18,14 +18,14 @@ import numpy.typing as npt
 
 from seesay.errors import ErrorCode, MissingExtraError, RequestError
 from seesay.processors.media.allowance import Allowance
-from seesay.processors.media.frame_sampling import FrameSampling
-from seesay.processors.media.video import Video
-from seesay.processors.media.video_info import BrokenOffError, VideoInfo
+from seesay.processors.media.video.frame_sampling import FrameSampling
+from seesay.processors.media.video.opened_video import Video
+from seesay.processors.media.video.video_info import BrokenOffError, VideoInfo
 from seesay.system.hashing import digest
 from seesay.values import MediaSize, VideoFrames
 
 if TYPE_CHECKING:
-    from seesay.processors.media.video_av import PacketList
+    from seesay.processors.media.video.video_av import PacketList
 
 VideoContent = bytes | Path
 
@@ -105,10 +105,10 @@ class VideoFile(Video):
 
     def _open(self, packets: PacketList | None) -> VideoReader:
         if packets is not None:
-            from seesay.processors.media.video_av import AvReader
+            from seesay.processors.media.video.video_av import AvReader
 
             return AvReader(self.content, self._find_kind(), packets, max_pixels=self._limits.max_pixels)
-        from seesay.processors.media.video_decord import DecordReader
+        from seesay.processors.media.video.video_decord import DecordReader
 
         return DecordReader(self.content, self._find_kind())
 
@@ -138,7 +138,7 @@ class VideoFile(Video):
 
     def _list_packets(self) -> PacketList | None:
         """Return the packets of the video, listed once; None without PyAV."""
-        from seesay.processors.media.video_av import list_packets
+        from seesay.processors.media.video.video_av import list_packets
 
         kind = self._find_kind()
         if self._packets is None and has_pyav():

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from seesay.install_command import install_command
-from seesay.processors.media.video_info import VideoInfo, measure_fps
+from seesay.processors.media.video.video_info import VideoInfo, measure_fps
 
 # Streams without an index: decord miscounts their frames, without an error.
 _MISREAD = ("mpegts", "mpeg")

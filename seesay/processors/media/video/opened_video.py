@@ -17,8 +17,8 @@ import numpy.typing as npt
 from seesay.config import MediaLimits
 from seesay.errors import ErrorCode, RequestError
 from seesay.processors.media.decoded import make_decoded
-from seesay.processors.media.frame_sampling import FrameChoice, FrameSampling
 from seesay.processors.media.picture import Picture
+from seesay.processors.media.video.frame_sampling import FrameChoice, FrameSampling
 from seesay.values import DecodedMedia, MediaSize, Modality, VideoFrames
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from seesay.errors import ErrorCode, RequestError
-from seesay.processors.media.video_info import BrokenOffError, VideoInfo, measure_fps
+from seesay.processors.media.video.video_info import BrokenOffError, VideoInfo, measure_fps
 
 _MAX_PACKETS = 1_000_000
 _SEEKABLE = ("mov", "matroska")

@@ -14,11 +14,11 @@ import pytest
 
 from seesay.config import MediaLimits
 from seesay.errors import ErrorCode, RequestError
-from seesay.processors.media import video_file
 from seesay.processors.media.allowance import Allowance
 from seesay.processors.media.load import load_video
 from seesay.processors.media.open import open_media
-from seesay.processors.media.video_av import AvReader, list_packets
+from seesay.processors.media.video import video_file
+from seesay.processors.media.video.video_av import AvReader, list_packets
 from seesay.values import Modality
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from seesay.errors import ErrorCode, RequestError
-from seesay.processors.media.frame_sampling import FrameSampling, fill_sampling_options, spread
+from seesay.processors.media.video.frame_sampling import FrameSampling, fill_sampling_options, spread
 
 
 def test_spread_equals_torch() -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from seesay.errors import ErrorCode, RequestError, show
-from seesay.processors.media.video_info import measure_fps
+from seesay.processors.media.video.video_info import measure_fps
 
 DEFAULT_FPS = 2.0
 SAMPLING_OPTIONS = frozenset(

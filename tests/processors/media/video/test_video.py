@@ -15,12 +15,12 @@ from PIL import Image
 
 from seesay.config import MediaLimits
 from seesay.errors import ErrorCode, MissingExtraError, RequestError
-from seesay.processors.media import video_av, video_file
 from seesay.processors.media.allowance import Allowance
-from seesay.processors.media.frame_sampling import FrameSampling
 from seesay.processors.media.load import load_image, load_video
-from seesay.processors.media.video_decord import DecordReader
-from seesay.processors.media.video_file import VideoFile
+from seesay.processors.media.video import video_av, video_file
+from seesay.processors.media.video.frame_sampling import FrameSampling
+from seesay.processors.media.video.video_decord import DecordReader
+from seesay.processors.media.video.video_file import VideoFile
 from seesay.values import VideoFrames
 
 if TYPE_CHECKING:

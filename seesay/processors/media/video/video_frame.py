@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import cached_property
 
 from seesay.processors.media.decoded import make_decoded
-from seesay.processors.media.video import Video
+from seesay.processors.media.video.opened_video import Video
 from seesay.system.hashing import digest
 from seesay.values import DecodedMedia, MediaSize, Modality, VideoFrames
 

@@ -1,0 +1,1 @@
+"""Videos: opened, sampled and decoded."""
