@@ -123,6 +123,23 @@ def test_ranks_have_some_heads_of_it(form: str, wide: Path, tmp_path: Path) -> N
         torch.testing.assert_close(found, expected, atol=3e-4 * float(expected.prompt.std()), rtol=1e-4)
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("form", FORMATS)
+def test_the_matrix_is_that_of_the_checkpoint(form: str, device: str, wide: Path, tmp_path: Path) -> None:
+    """Also as the kernels of a GPU multiply it out."""
+    matrices = [
+        [
+            part.matrix.float()
+            for part in load(path, device=torch.device(device)).linears.values()
+            if isinstance(part, MatrixLinear)
+        ]
+        for path in quantize(wide, tmp_path, form)
+    ]
+    assert len(matrices[0]) > 1
+    for found, expected in zip(*matrices, strict=True):
+        torch.testing.assert_close(found, expected, atol=2**-7 * float(expected.abs().max()), rtol=0)
+
+
 def test_heads_that_cut_blocks_apart_are_refused(tmp_path: Path) -> None:
     source = backbones.make_backbone("deepseek-v2", tmp_path / "narrow", **SIZES | {"qk_nope_head_dim": 40}).path
     path, _ = quantize(source, tmp_path, "fp8, blocks of 128")
