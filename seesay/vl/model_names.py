@@ -117,6 +117,8 @@ MODEL_NAMES: tuple[ModelName, ...] = (
 """The models of LMDeploy's tables of supported models, version 0.6.5, sections 1.4.1 and 1.4.2."""
 
 REASONS: Mapping[str, str] = {
+    "Phi4MMForCausalLM": "adapters lie between its tensors; nearest: the same model in Transformers' layout, revision "
+    "refs/pr/70 of microsoft/Phi-4-multimodal-instruct",
     "MGMLlamaForCausalLM": "two towers, one of which is a ConvNeXt that looks for details; nearest: LLaVA 1.6",
 }
 """Why the models of an architecture (or of one with a tower, as in the registry) do not run, and what does."""

@@ -183,6 +183,15 @@ def test_a_model_that_takes_all_reads_the_file_once(tiny_checkpoint: Callable[[s
         assert error.status_code == 400 and error.json()["error"]["param"] == "file", error.text
 
 
+def test_phi_is_asked_as_it_was_trained(tiny_checkpoint: Callable[[str], Path]) -> None:
+    config = EngineConfig(device_type="cpu", session_len=512)
+    with AsyncEngine(str(tiny_checkpoint("phi4_multimodal")), backend_config=config) as engine, serve(engine) as server:
+        found = send(server)
+        asked = ask_chat(server, "Transcribe the audio clip into text.")
+        assert found.json()["text"] == asked["choices"][0]["message"]["content"].strip() != ""
+        assert found.json()["usage"]["input_tokens"] == asked["usage"]["prompt_tokens"]
+
+
 def test_a_form_that_is_none_is_refused(listener: LiveServer) -> None:
     assert listener.post(PATH, {"file": "x"}).status_code == 400
     broken = httpx.post(

@@ -49,6 +49,7 @@ class Phi4Multimodal(Family):
     modalities = (Modality.AUDIO,)
     media_adapters = {Modality.AUDIO: "speech"}
     audio_rate_hz = _RATE_HZ
+    transcription_prompt = "Transcribe the audio clip into text."
     weights = WeightMap(
         decoder={"model.": "", "lm_head.": "lm_head."},
         tower={_AUDIO: ""},
