@@ -266,6 +266,21 @@ def test_voxtral_is_asked_as_it_was_trained(voxtral: AsyncEngine, tiny_checkpoin
         assert told.json()["usage"]["input_tokens"] == asked["usage"]["prompt_tokens"]
 
 
+def test_what_does_not_fit_the_context_is_divided(tiny_checkpoint: Callable[[str], Path]) -> None:
+    """With room for the text: Ultravox has seven tokens for a second here."""
+    sound = make_wav(
+        np.concatenate([make_tone(14.0), np.zeros(3200), make_tone(24.0), np.zeros(3200), make_tone(30.0)])
+    )
+    config = EngineConfig(device_type="cpu", session_len=512)
+    with AsyncEngine(str(tiny_checkpoint("ultravox")), backend_config=config) as engine, serve(engine) as server:
+        found = send(server, {"response_format": "verbose_json", "language": "en"}, sound)
+        assert found.status_code == 200 and found.json()["duration"] == 68.4, found.text
+        counted = send(server, {}, sound).json()["usage"]["input_tokens"]
+        alone = ask_chat(server, "Transcribe the speech in this audio word by word.", sound)
+    assert counted > 68 * 7 + 3 * 60, "more than one piece was asked for"
+    assert alone["error"]["code"] == "context_length_exceeded", "the whole does not fit"
+
+
 def test_what_voxtral_cannot_write_down_at_once_is_divided(voxtral: AsyncEngine) -> None:
     most, voxtral.family.max_transcribed_samples = voxtral.family.max_transcribed_samples, 2 * 16000
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
@@ -12,6 +13,7 @@ from fastapi import APIRouter, Request
 from pydantic import Field
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
+from seesay.engine.front.engine import AsyncEngine
 from seesay.errors import RequestError
 from seesay.processors.media.audio_division import divide_audio
 from seesay.processors.media.load import load_audio
@@ -38,6 +40,7 @@ from seesay.values import (
     GenerationRequest,
     MediaPart,
     MediaPlace,
+    MediaSize,
     Message,
     Modality,
     OutputDelta,
@@ -47,6 +50,10 @@ from seesay.vl.family import Family
 
 _TRANSCRIBE = "Transcribe the speech in this audio word by word. Answer with the transcript alone."
 _TRANSLATE = "Translate the speech in this audio into English. Answer with the translation alone."
+_MEASURED_S = 30
+"""Duration of audio of which tokens are counted: models see it in windows of that length, or as it is."""
+_WRITTEN_PER_S, _ASKED_TOKENS = 5, 256
+"""Tokens of text that a second of speech becomes, at most, and those of the question."""
 _thread = ThreadPool(1, name="seesay-audio")
 """Decodes audio that may have to be divided, one at a time: an hour of it takes 230 MB."""
 
@@ -173,9 +180,7 @@ class _Reply:
         family, names = state.engine.family, form.field_names("file")
         if Modality.AUDIO not in family.modalities:
             raise bad_request("file: this model takes no audio", "file", code="unsupported_parameter")
-        pieces: Sequence[bytes | AudioSamples] = [content]
-        if _find_most_samples(family):
-            pieces = await asyncio.wrap_future(_thread.submit(_divide, state, content))
+        pieces = await asyncio.wrap_future(_thread.submit(_divide, state, content))
         request = GenerationRequest(
             prompt="",
             gen_config=state.defaults.make_config(
@@ -241,12 +246,22 @@ def _put(request: GenerationRequest, form: AudioForm, family: Family, audio: Med
     return replace(request, prompt=(Message(role="user", parts=(audio, question)),))
 
 
-def _find_most_samples(family: Family) -> int:
-    """Return the most samples that the model writes down at once; 0 where it takes all."""
-    return family.max_transcribed_samples or family.max_audio_samples
+def _find_most_samples(engine: AsyncEngine) -> int:
+    """Return the most samples that the model writes down at once, with room for the text; 0 where it takes all."""
+    family = engine.family
+    most = family.max_transcribed_samples or family.max_audio_samples
+    measured = min(_MEASURED_S * family.audio_rate_hz, most or sys.maxsize)
+    try:
+        plan = family.plan_media(Modality.AUDIO, MediaSize.of_audio(measured, family.audio_rate_hz), {})
+    except RequestError:  # every file is refused then
+        return most
+    per_sample = plan.num_tokens / measured + _WRITTEN_PER_S / family.audio_rate_hz
+    room = engine.session_len - min(_ASKED_TOKENS, engine.session_len // 4)
+    fitting = max(measured, int(room / per_sample))
+    return min(fitting, most) if most else fitting
 
 
-def _divide(state: ServerState, content: bytes) -> list[AudioSamples]:
+def _divide(state: ServerState, content: bytes) -> Sequence[bytes | AudioSamples]:
     """Return the audio in pieces that the model takes. Raises `ApiError` where it cannot be decoded."""
     family = state.engine.family
     try:
@@ -254,7 +269,8 @@ def _divide(state: ServerState, content: bytes) -> list[AudioSamples]:
     except RequestError as error:
         error.param = "file"
         raise ApiError.from_error(error) from error
-    return divide_audio(audio, _find_most_samples(family))
+    pieces = divide_audio(audio, _find_most_samples(state.engine))
+    return pieces if len(pieces) > 1 else [content]  # what is in a file can be recorded
 
 
 def _ask(form: AudioForm, own: str) -> str:
