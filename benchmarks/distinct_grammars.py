@@ -3,9 +3,10 @@
     python benchmarks/distinct_grammars.py MODEL_DIR [--rows 256] [--tokens 128] [--rounds 3] [--device auto]
 
 Each row has another grammar: a third of them JSON Schemas, a third regular expressions, a third recursive ones. None
-of them ends before the answer does. The first round of each kind warms up, and compiles the grammars. Prints a JSON
-line for each kind, with the median over the rounds of the milliseconds per step, in which each row gets a token, and
-one with the quotient.
+of them ends before the answer does. The first round of each kind warms up, and compiles the grammars. Each other one
+asks for answers of `--tokens`, and for twice as many: the time per token is what each token more takes, without the
+prompts. Prints a JSON line for each kind, with the median over the rounds of the milliseconds per token, and of the
+seconds of the shorter answers as a whole, and one with the quotients of both.
 """
 
 from __future__ import annotations
@@ -52,32 +53,30 @@ def make_configs(num_rows: int, num_tokens: int, *, has_grammars: bool) -> list[
     ]
 
 
-def run_round(pipe: Pipeline, configs: Sequence[GenerationConfig]) -> tuple[float, int]:
-    """Return (seconds, steps) of a round. Raises AssertionError where an answer is short."""
-    before, started_s = pipe.engine.stats(), time.perf_counter()
+def run_round(pipe: Pipeline, configs: Sequence[GenerationConfig]) -> float:
+    """Return the seconds of a round. Raises AssertionError where an answer is short."""
+    started_s = time.perf_counter()
     answers = pipe([PROMPT] * len(configs), gen_config=configs)
-    seconds, after = time.perf_counter() - started_s, pipe.engine.stats()
+    seconds = time.perf_counter() - started_s
     for answer, config in zip(answers, configs, strict=True):
         assert len(answer.token_ids) == config.max_new_tokens, answer
-    steps = [sum(number for _, number in stats.step_sizes) for stats in (before, after)]
-    return seconds, steps[1] - steps[0]
+    return seconds
 
 
 def measure(pipe: Pipeline, *, rows: int, tokens: int, rounds: int) -> list[dict[str, Any]]:
-    """Return the figures of answers without and with grammars, and the quotient."""
+    """Return the figures of answers without and with grammars, and the quotients."""
     lines: list[dict[str, Any]] = []
     for kind in ("plain", "grammars"):
-        configs = make_configs(rows, tokens, has_grammars=kind == "grammars")
-        started_s = time.perf_counter()
-        run_round(pipe, configs)
-        first_s = time.perf_counter() - started_s
-        found = [run_round(pipe, configs) for _ in range(rounds)]
+        short, long = (make_configs(rows, count, has_grammars=kind == "grammars") for count in (tokens, 2 * tokens))
+        first_s = run_round(pipe, short)
+        found = [(run_round(pipe, short), run_round(pipe, long)) for _ in range(rounds)]
+        per_token_s = statistics.median(long_s - short_s for short_s, long_s in found) / tokens
         line = {"kind": kind, "rows": rows, "first_round_s": round(first_s, 3)}
-        line["ms_per_step"] = round(statistics.median(1e3 * seconds / steps for seconds, steps in found), 4)
-        line["ms_per_token"] = round(statistics.median(1e3 * seconds / tokens for seconds, _ in found), 4)
-        lines.append(line | {"steps": statistics.median(steps for _, steps in found)})
-    quotient = lines[1]["ms_per_token"] / lines[0]["ms_per_token"]
-    return [*lines, {"kind": "quotient", "rows": rows, "ms_per_token": round(quotient, 4)}]
+        line["seconds"] = round(statistics.median(short_s for short_s, _ in found), 4)
+        lines.append(line | {"ms_per_token": round(1e3 * per_token_s, 4)})
+    plain, grammars = lines
+    quotients = {name: round(grammars[name] / plain[name], 4) for name in ("ms_per_token", "seconds")}
+    return [*lines, {"kind": "quotient", "rows": rows} | quotients]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

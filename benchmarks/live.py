@@ -2,8 +2,8 @@
 
     python benchmarks/live.py MODEL_DIR [--seconds 30] [--rate 4] [--side-px 640] [--max-frames 64] [--device auto]
 
-A session takes frames of side-px by 3/4 of side-px pixels at a steady rate, as from a camera. Behind each eighth frame a
-question of a dozen words is asked at once, and its answer of 8 tokens streamed, while frames keep coming. The time is
+A session takes frames of side-px by 3/4 of side-px pixels at a steady rate, as from a camera. Behind each eighth frame
+a question of a dozen words is asked at once, and its answer of 8 tokens streamed, while frames keep coming. The time is
 that from the moment the frame is given to the first piece of text. The first two questions are not counted.
 
 Prints a JSON line: the number of questions, milliseconds to the first piece (median, 90th percentile, longest), the

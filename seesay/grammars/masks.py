@@ -161,12 +161,8 @@ class MaskMaker(Protocol):
     """Follows one sequence and makes the masks of its next tokens."""
 
     def next_token(self, generated_ids: npt.NDArray[np.int64]) -> tuple[Any, int] | None:
-        """Return a matcher of llguidance, and the token that it consumes before `note_consumed` and `follow`; None
-        where `follow` does all."""
-        ...
-
-    def note_consumed(self, is_allowed: bool) -> None:
-        """Tell whether the matcher of `next_token` allowed the token."""
+        """Return a matcher of llguidance, and the token that it is to consume before `follow`; None where that does
+        all."""
         ...
 
     def follow(self, generated_ids: npt.NDArray[np.int64]) -> Any:
@@ -247,11 +243,9 @@ class MaskThreads:
 
     def _consume(self, rows: Sequence[MaskRow]) -> None:
         """Let the grammars of rows with one new token consume it, all at once."""
-        found = [(row.rule, next_) for row in rows if (next_ := row.rule.next_token(row.generated_ids)) is not None]
+        found = [next_ for row in rows if (next_ := row.rule.next_token(row.generated_ids)) is not None]
         if found:
-            are_allowed = self._find_executor().consume_token_par([next_ for _, next_ in found])
-            for (rule, _), is_allowed in zip(found, are_allowed, strict=True):
-                rule.note_consumed(is_allowed)
+            self._find_executor().consume_token_par(found)
 
     def _fill(self, wanted: list[_Wanted], bits: npt.NDArray[np.int32]) -> None:
         if wanted:

@@ -43,7 +43,7 @@ class Matcher:
         self._forces = forces
         self._on_error = on_error
         self._num_accepted = 0
-        self._is_consumed: bool | None = None
+        self._is_asked = False
         self.forced: tuple[int, ...] = ()
 
     @property
@@ -63,33 +63,34 @@ class Matcher:
         return other
 
     def next_token(self, generated_ids: Ids) -> tuple[Any, int] | None:
-        """Return (`LLMatcher`, the one new token) for `LLExecutor.consume_token_par`, before `note_consumed` and
-        `follow`. None: `follow` consumes all new tokens itself."""
+        """Return (`LLMatcher`, the one new token), which `LLExecutor.consume_token_par` is to consume before `follow`.
+        None: `follow` consumes all new tokens itself."""
         if len(generated_ids) != self._num_accepted + 1:
             return None
         token_id = generated_ids.item(-1)
-        return None if token_id == self._end else (self._inner, token_id)
-
-    def note_consumed(self, is_allowed: bool) -> None:
-        """Whether the grammar allowed the token of `next_token`. `follow` comes next."""
-        self._is_consumed = is_allowed
+        if token_id == self._end:
+            return None
+        self._is_asked = True
+        return self._inner, token_id
 
     def follow(self, generated_ids: Ids) -> Any:
         """Follow the tokens that were generated. Returns what is to fill the mask of the next one (`LLMatcher`), before
         `finish`; None where it is known. Raises ValueError for a token that the grammar does not allow."""
-        if not self._is_consumed or self.forced:
-            return self._follow_all(generated_ids)
-        self._is_consumed = None  # as most tokens are where nothing is forced
-        self._num_accepted += 1
+        is_asked, self._is_asked = self._is_asked, False
+        if not is_asked or self.forced or self._inner.is_error():
+            return self._follow_all(generated_ids, is_consumed=is_asked)
+        self._num_accepted += 1  # as most tokens are where nothing is forced
         return self._inner
 
-    def _follow_all(self, generated_ids: Ids) -> Any:
+    def _follow_all(self, generated_ids: Ids, *, is_consumed: bool) -> Any:
+        """Follow tokens, the first of which was consumed if `is_consumed`: an error tells whether it is allowed."""
         inner, forced = self._inner, self.forced
         for token_id in generated_ids[self._num_accepted :].tolist():
-            is_consumed, self._is_consumed = self._is_consumed, None
-            if is_consumed is None:
-                is_consumed = token_id != self._end and inner.consume_token(token_id)
-            if not is_consumed:
+            if is_consumed:
+                is_allowed, is_consumed = not inner.is_error(), False
+            else:
+                is_allowed = token_id != self._end and inner.consume_token(token_id)
+            if not is_allowed:
                 self._check_limits()
                 raise ValueError(f"the grammar does not allow token {token_id} after {self._num_accepted} tokens")
             self._num_accepted += 1

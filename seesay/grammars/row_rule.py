@@ -24,8 +24,6 @@ class GrammarMatcher(Protocol):
 
     def next_token(self, generated_ids: Ids) -> tuple[Any, int] | None: ...
 
-    def note_consumed(self, is_allowed: bool) -> None: ...
-
     def follow(self, generated_ids: Ids) -> Any: ...
 
     def finish(self, words: Words) -> bool: ...
@@ -88,11 +86,6 @@ class RowRule:
         if self._matcher is None or (thought is not None and not thought.is_over):
             return None
         return self._matcher.next_token(generated_ids[0 if thought is None else thought.stop :])
-
-    def note_consumed(self, is_allowed: bool) -> None:
-        """Whether the grammar allowed the token of `next_token`. `follow` comes next."""
-        assert self._matcher is not None
-        self._matcher.note_consumed(is_allowed)
 
     def follow(self, generated_ids: Ids) -> Any:
         """Follow the generated tokens. Returns what fills the mask of the next one before `finish`, or None. Raises

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from seesay.config.grammar import Grammar
 from seesay.engine.core.grammars.jumps import JumpRule
-from seesay.engine.core.grammars.step_masks import RuledSequence, Rules, StepMasks
+from seesay.engine.core.grammars.step_masks import MaskMemory, RuledSequence, Rules, StepMasks
 from seesay.grammars.masks import CompiledGrammars
 from seesay.grammars.program import make_program
 from seesay.llm.plans.sampling_params import SamplingParams
@@ -72,6 +73,16 @@ def test_the_masks_of_a_thread_are_those_made_at_once(grammars: CompiledGrammars
         assert masks is not None and masks.seq_ids == tuple(range(20)) and not errors and not masks.jumps
         assert list_allowed(masks) == allowed
     step_masks.close()
+
+
+def test_memory_of_masks_is_that_of_two_steps() -> None:
+    memory = MaskMemory(torch.device("cpu"))
+    first, second = memory(3, 5), memory(4, 5)
+    first[:], second[:] = 1, 2
+    assert first.shape == (3, 5) and (first == 1).all() and second.shape == (4, 5)
+    again = memory(4, 5)
+    assert np.shares_memory(first, again) and (again[:3] == 1).all() and (second == 2).all()
+    assert memory(40, 5).shape == (40, 5) and memory(2, 7).shape == (2, 7), "more rows, and another vocabulary"
 
 
 def test_a_sequence_that_ends_meanwhile_harms_no_other(grammars: CompiledGrammars) -> None:

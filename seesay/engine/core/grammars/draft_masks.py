@@ -41,9 +41,6 @@ class _AfterDrafts:
         del generated_ids  # a token that may be refused: `follow` sees to it
         return None
 
-    def note_consumed(self, is_allowed: bool) -> None:
-        self.rule.note_consumed(is_allowed)
-
     def follow(self, generated_ids: npt.NDArray[np.int64]) -> Any:
         try:
             return self.rule.follow(generated_ids)

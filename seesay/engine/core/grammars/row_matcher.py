@@ -81,11 +81,6 @@ class RowMatcher:
         """See `Matcher.next_token`."""
         return None if self._rule is None else self._rule.next_token(generated_ids)
 
-    def note_consumed(self, is_allowed: bool) -> None:
-        """Whether the rule allowed the token of `next_token`. `follow` comes next."""
-        assert self._rule is not None
-        self._rule.note_consumed(is_allowed)
-
     def follow(self, generated_ids: Ids) -> Any:
         """Follow the generated tokens. Returns what is to fill the mask of the next one before `finish`, or None."""
         self._generated_ids = generated_ids

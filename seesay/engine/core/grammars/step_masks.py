@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -63,6 +62,23 @@ class BegunMasks:
     may_jump: bool
 
 
+class MaskMemory:
+    """Memory of masks from which `device` copies while the host goes on. It is that of two steps, in turns: when the
+    masks of a third one begin, the tokens of the first one are there."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._halves = [np.empty((0, 0), np.int32) for _ in range(2)]
+
+    def __call__(self, num_rows: int, num_words: int) -> npt.NDArray[np.int32]:
+        """Return int32 [num_rows, num_words]. Allocating it for every step would take half a millisecond."""
+        self._halves.reverse()
+        half = self._halves[0]
+        if len(half) < num_rows or half.shape[1] != num_words:
+            half = self._halves[0] = empty_words(1 << (num_rows - 1).bit_length(), num_words, self._device)
+        return half[:num_rows]
+
+
 class StepMasks:
     """Makes the masks of the rows whose sequences have one of `rules`, and takes those away that are over. few_rows:
     masks of so few rows are made at once."""
@@ -76,7 +92,7 @@ class StepMasks:
         self._vocab_size = vocab_size
         self._jumps = jumps
         self._newest: Future[npt.NDArray[np.int32]] | None = None
-        self._threads = MaskThreads() if device is None else MaskThreads(partial(empty_words, device=device))
+        self._threads = MaskThreads() if device is None else MaskThreads(MaskMemory(device))
 
     def concerns(self, plan: StepPlan) -> bool:
         """Whether a row of a plan may need a mask."""
@@ -118,13 +134,17 @@ class StepMasks:
         several tokens: no plan was made behind this one."""
         bits, rows = begun.bits.result(), begun.rows
         seq_ids = [row.seq_id for row, _, _ in begun.masked for _ in range(1 + len(row.drafts))]
-        errors = {seq_id: row.error for seq_id, row in zip(seq_ids, rows, strict=True) if row.error is not None}
+        errors, is_all = dict[int, RequestError](), True
+        for seq_id, made in zip(seq_ids, rows, strict=True):
+            if made.error is not None:
+                errors[seq_id] = made.error
+            is_all &= made.is_masked
         jumps = self._find_jumps(begun, errors) if can_jump and self._jumps is not None else {}
+        if is_all:
+            return TokenMasks(seq_ids=tuple(seq_ids), bits=bits, jumps=jumps), errors
         for row, rule, _ in begun.masked:
             if rule.is_over:
                 self._rules.pop(row.seq_id, None)
-        if all(row.is_masked for row in rows):
-            return TokenMasks(seq_ids=tuple(seq_ids), bits=bits, jumps=jumps), errors
         restricted = {seq_id for seq_id, row in zip(seq_ids, rows, strict=True) if row.is_masked}
         kept = [index for index, seq_id in enumerate(seq_ids) if seq_id in restricted]
         if not kept:
