@@ -66,7 +66,7 @@ def main() -> int:
             while (first := arrived.get(timeout=30)).request_id != ids[-1]:
                 pass
             ended_ms = 1000 * (time.perf_counter() - begun)
-            num_left = len(engine._preparing)
+            num_left = len(engine._preparation.open.waiting)
         finally:
             os.kill(pid, signal.SIGCONT)
         left = set(ids) - {first.request_id}

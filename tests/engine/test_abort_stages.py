@@ -60,9 +60,14 @@ def nothing_left(engine: AsyncEngine) -> Iterator[None]:
     [expected] = ask(engine, parse([PROMPT], max_new_tokens=3, ignore_eos=True))
     yield
     core, media = loop_of(engine), engine._preparer._media
-    for pool in (engine._threads._pool, engine._media_threads._pool, media._fetchers._pool, media._decoders):
+    for pool in (
+        engine._preparation._threads[False]._pool,
+        engine._preparation._threads[True]._pool,
+        media._fetchers._pool,
+        media._decoders,
+    ):
         wait_until(lambda calls=pool._calls: not calls.num_unfinished)  # type: ignore[misc]
-    wait_until(lambda: not engine._preparing and not engine._delivery._live and not core._live)
+    wait_until(lambda: not engine._preparation.open.waiting and not engine._delivery._live and not core._live)
     wait_until(lambda: core.stats().num_running + core.stats().num_waiting + core.stats().num_encode_queued == 0)
     wait_until(lambda: core.stats().num_used_kv_blocks == 0)
     wait_until(lambda: core.embeddings.store.stats().pinned_embedding_bytes == 0)
@@ -102,7 +107,7 @@ def test_waiting_for_a_thread(engine: AsyncEngine, monkeypatch: pytest.MonkeyPat
         return prepare(asked, *arguments)
 
     monkeypatch.setattr(engine._preparer, "prepare", watch)
-    num_threads = engine._threads._pool._max_threads
+    num_threads = engine._preparation._threads[False]._pool._max_threads
     held = [begin(engine, f"text {k}", max_new_tokens=1) for k in range(num_threads + 1)]
     assert gate.reached.wait(TIMEOUT_S)
     late_id, late = held.pop()

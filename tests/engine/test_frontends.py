@@ -247,7 +247,7 @@ def test_a_front_refuses_requests_when_the_owner_says_that_the_engine_sleeps(
         check_refused(submit(one, request))
         told.append(ModelStatus())
         waiting = submit(one, request)
-        wait_until(lambda: not one._preparing and bool(frontend._ledger.waiting()))
+        wait_until(lambda: not one._preparation.open.waiting and bool(frontend._ledger.waiting()))
         told.clear()
         check_refused(waiting)
 
@@ -260,7 +260,7 @@ def test_a_front_refuses_requests_when_the_owner_says_that_the_engine_sleeps(
         owner.run_command(WakeUp())
         assert frontend.status.asleep, "the frontend has not heard of it"
         waiting = submit(one, request)
-        wait_until(lambda: not one._preparing)
+        wait_until(lambda: not one._preparation.open.waiting)
         may_connect.set()
         assert [answer.token_ids for answer in read(*waiting)] == [expected.token_ids]
 

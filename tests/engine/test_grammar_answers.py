@@ -281,7 +281,7 @@ def test_a_grammar_that_was_tried_does_not_wait_for_others(pipe: Pipeline) -> No
     assert pipe("hi", known).finish_reason == "stop"
     engine = pipe._engine
     is_over = threading.Event()
-    trials = [engine._grammar_threads.submit(None, is_over.wait, 60) for _ in range(3)]
+    trials = [engine._preparation._grammar_threads.submit(None, is_over.wait, 60) for _ in range(3)]
     try:
         answers: list[Response] = []
         asking = threading.Thread(target=lambda: answers.append(pipe("hi", known)), daemon=True)

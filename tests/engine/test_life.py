@@ -43,9 +43,9 @@ def test_the_exit_waits_for_an_engine_that_is_freed(tiny_checkpoint: Callable[[s
     look = """
     import atexit
     threads = [thread for thread in threading.enumerate() if thread.name == "seesay-engine"]
-    atexit.unregister(sys.modules["seesay.engine.front.engine"]._close_engines)
+    atexit.unregister(sys.modules["seesay.engine.front.ending"].close_engines)
     atexit.register(lambda: print([thread.is_alive() for thread in threads], flush=True))
-    atexit.register(sys.modules["seesay.engine.front.engine"]._close_engines)
+    atexit.register(sys.modules["seesay.engine.front.ending"].close_engines)
     del pipe
     """
     done = run_script(tiny_checkpoint("llama"), look)
@@ -121,7 +121,7 @@ def test_a_batch_that_breaks_off_leaves_nothing_behind(
     tiny_checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
     with AsyncEngine(str(tiny_checkpoint("qwen2_5_vl")), backend_config=CPU) as engine:
-        submit: Any = engine._media_threads.submit
+        submit: Any = engine._preparation._threads[True].submit
         outputs: list[Any] = []
         num_submitted = 0
 
@@ -132,12 +132,12 @@ def test_a_batch_that_breaks_off_leaves_nothing_behind(
                 raise error
             return submit(*arguments)
 
-        monkeypatch.setattr(engine._media_threads, "submit", submit_two)
+        monkeypatch.setattr(engine._preparation._threads[True], "submit", submit_two)
         prompts = [("what is this?", Image.new("RGB", (56, 56), (k, 0, 0))) for k in range(4)]
         with pytest.raises(type(error)):
             engine.submit_batch(parse(prompts, max_new_tokens=2), outputs.append)
         monkeypatch.undo()
-        assert not engine._preparing
+        assert not engine._preparation.open.waiting
         assert ask(engine, parse(["a"], max_new_tokens=2, ignore_eos=True))[0].finish_reason == "length"
         deadline_s = time.monotonic() + 60
         while (loop_of(engine).embeddings._expected or loop_of(engine)._live) and time.monotonic() < deadline_s:

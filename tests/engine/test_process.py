@@ -388,7 +388,7 @@ def test_an_engine_that_dies_or_hangs_is_started_again_and_says_so(path: Path, f
             prompts = [("go on", make_picture(300, 300, k)) for k in range(6)]
             ids, arrived = submit(engine, parse(prompts, max_new_tokens=900, ignore_eos=True))
             assert arrived.get(timeout=120).finish_reason is None
-            wait_until(lambda: not engine._preparing)
+            wait_until(lambda: not engine._preparation.open.waiting)
             may_start.clear()
             os.kill(first, sent)
             wait_until(lambda: (found := engine.fault) is not None and "is started again" in found.reason)
@@ -396,7 +396,7 @@ def test_an_engine_that_dies_or_hangs_is_started_again_and_says_so(path: Path, f
             assert fault is not None and words in fault.reason
             waiting = submit(engine, parse(["meanwhile"], max_new_tokens=2, ignore_eos=True))
             gone = submit(engine, parse(["nobody waits"], max_new_tokens=2, ignore_eos=True))
-            wait_until(lambda: not engine._preparing)
+            wait_until(lambda: not engine._preparation.open.waiting)
             engine.abort(gone[0][0])
             may_start.set()
             for answer in read(ids, arrived):

@@ -137,11 +137,11 @@ def held(engine: AsyncEngine) -> Iterator[None]:
 
 
 def _wait_until_prepared(engine: AsyncEngine) -> None:
-    """Wait until all requests are in the loop's inbox: they leave `_preparing` and enter it under one lock."""
+    """Wait until all requests are in the loop's inbox, which they enter under the lock of those that are prepared."""
     deadline = time.monotonic() + 300
     while time.monotonic() < deadline:
-        with engine._lock:
-            if not engine._preparing:
+        with engine._preparation.open.lock:
+            if not engine._preparation.open.waiting:
                 return
         time.sleep(0.001)
     pytest.fail("requests were not prepared within 300 s")

@@ -50,23 +50,8 @@ class Delivery:
         """Make text of tokens, hand it out, and end requests at their stop words."""
         self._room.release(output.request_id for output in outputs if output.finish_reason is not None)
         for output in outputs:
-            answer = self._live.get(output.request_id)
-            if answer is None:  # its receiver failed
-                continue
-            had_stopped = answer.has_stopped
-            try:
-                delta = answer.take(output)
-            except BaseException as error:  # whatever a tokenizer does with these ids
-                delta = OutputDelta(request_id=output.request_id, finish_reason="error", error=explain(error))
-            if delta is not None and delta.finish_reason is not None:
-                if self._live.pop(output.request_id, None) is None:
-                    continue  # another thread ended it meanwhile
-                if output.finish_reason is None:
-                    self._core.abort([output.request_id])
-            elif answer.has_stopped and not had_stopped:
-                self._core.finish(output.request_id, "stop")
-            if delta is not None:
-                self._emit(answer, delta)
+            if (answer := self._live.get(output.request_id)) is not None:  # else its receiver failed
+                self._take(answer, output)
 
     def on_features_wanted(self, request_id: int, item_index: int) -> None:
         """Decode a media item after all, in a thread."""
@@ -89,6 +74,22 @@ class Delivery:
         except BaseException as error:
             features = explain(error)
         self._core.give_features(request_id, item_index, features)
+
+    def _take(self, answer: LiveAnswer, output: TokenOutput) -> None:
+        had_stopped = answer.has_stopped
+        try:
+            delta = answer.take(output)
+        except BaseException as error:  # whatever a tokenizer does with these ids
+            delta = OutputDelta(request_id=output.request_id, finish_reason="error", error=explain(error))
+        if delta is not None and delta.finish_reason is not None:
+            if self._live.pop(output.request_id, None) is None:
+                return  # another thread ended it meanwhile
+            if output.finish_reason is None:
+                self._core.abort([output.request_id])
+        elif answer.has_stopped and not had_stopped:
+            self._core.finish(output.request_id, "stop")
+        if delta is not None:
+            self._emit(answer, delta)
 
     def _emit(self, answer: LiveAnswer, delta: OutputDelta) -> None:
         try:

@@ -9,17 +9,14 @@ from __future__ import annotations
 import atexit
 import contextlib
 import itertools
-import logging
 import os
 import secrets
-import threading
 import time
-import weakref
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import aclosing
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
+from typing import TYPE_CHECKING, Any, Self
 
 from seesay.checkpoint import resolve_checkpoint
 from seesay.checkpoint.tensor_source import GivenTensor, iterate_given
@@ -32,7 +29,7 @@ from seesay.config import (
     VisionConfig,
 )
 from seesay.config.checks import check_instance
-from seesay.device.host_memory import MemoryReturn, bound_allocators, return_memory
+from seesay.device.host_memory import bound_allocators, return_memory
 from seesay.engine.commands import (
     PARTS,
     Command,
@@ -48,32 +45,29 @@ from seesay.engine.commands import (
     UpdateWeights,
     WakeUp,
     find_adapter,
-    make_sleeping_error,
 )
 from seesay.engine.engine_core import EngineCore
-from seesay.engine.failures import explain
 from seesay.engine.front.delivery import Delivery
+from seesay.engine.front.ending import close_engines, end_in_time, forget
 from seesay.engine.front.live_answer import OutputSink
 from seesay.engine.front.media_room import MediaRoom
-from seesay.engine.front.preparer import PreparedRequest, RequestPreparer
+from seesay.engine.front.preparation import Preparation
+from seesay.engine.front.preparer import RequestPreparer
 from seesay.engine.front.recording import check_path, make_recorder
 from seesay.engine.front.request_batch import AsyncRequestBatch
-from seesay.engine.front.request_facts import has_media, has_media_at_hand
 from seesay.engine.front.response import AnswerBuilder, Response
-from seesay.engine.front.shared_prompts import SharedPrompts, group_by_prompt
+from seesay.engine.front.shared_prompts import SharedPrompts
 from seesay.engine.front.starting import CoreParts, CoreStart, import_for_media
 from seesay.engine.front.text_frontend import TextFrontend
 from seesay.engine.opened_model import open_model
 from seesay.engine.watchdog import Fault
 from seesay.errors import ErrorCode, RequestError, SeesayError
 from seesay.grammars.trials import GrammarTrials
-from seesay.processors.media.allowance import Cancellation
 from seesay.processors.text.tokenizer import Tokenizer
-from seesay.system.fair_threads import FairThreads
 from seesay.system.python import python_command
 from seesay.templates import ChatTemplate, as_template, choose_template
 from seesay.templates.parsers.choose import AnswerFormat
-from seesay.values import EngineStats, GenerationRequest, OutputDelta
+from seesay.values import EngineStats, GenerationRequest
 from seesay.vl.embedding_prompts import find_embedding_prompt
 from seesay.vl.prompts.conversation_parts import parse_prompts
 from seesay.vl.reranking import find_reranker
@@ -85,28 +79,8 @@ if TYPE_CHECKING:
     from seesay.config.grammar import Grammar
     from seesay.grammars.verdicts import SharedVerdicts
 
-logger = logging.getLogger("seesay")
 
-_TEXT_REQUESTS, _MEDIA_REQUESTS, _GRAMMAR_REQUESTS = 4, 32, 32
-"""Requests without and with media that are prepared at the same time; decoding has threads of its own. Requests whose
-grammars are tried."""
-_GRAMMARS_PER_OWNER = 3
-"""So many of them are tried at the same time, so that another owner's are, too."""
-
-_open_engines: weakref.WeakSet[AsyncEngine] = weakref.WeakSet()
-_stopping_cores: weakref.WeakKeyDictionary[EngineCore, int] = weakref.WeakKeyDictionary()
-"""Those of engines that were garbage-collected, by the process that had them."""
-
-
-@atexit.register
-def _close_engines() -> None:
-    """Close all engines at exit, and wait for those that are ending: threads that compute while the interpreter is torn
-    down would crash it."""
-    for engine in list(_open_engines):
-        engine.close()
-    for core, process_id in list(_stopping_cores.items()):
-        if process_id == os.getpid():
-            core.close()
+atexit.register(close_engines)  # before the processes of templates and grammars end, whose modules are imported above
 
 
 def _open_verdicts(engine_address: str | None) -> SharedVerdicts | None:
@@ -121,21 +95,6 @@ def _find_adapter(core: EngineCore, name: str) -> LoadedAdapter | None:
     """Return the adapter of a name that requests may name now. Not a method of the engine: its parts refer to the core
     alone, so that the last reference from outside frees it."""
     return find_adapter(core.status.adapters, name)
-
-
-def _stop(process_id: int, core: EngineCore) -> None:
-    """Stop the core of a garbage-collected engine. Garbage collection may call this in any thread, so it
-    waits for nothing; the core's thread frees what the engine held."""
-    if process_id == os.getpid():
-        _stopping_cores[core] = process_id
-        core.stop()
-
-
-class _Preparing(NamedTuple):
-    """A request that is being prepared: its receiver, and a handle that cancels it when its caller has left."""
-
-    on_output: OutputSink
-    cancellation: Cancellation
 
 
 class AsyncEngine:
@@ -237,25 +196,12 @@ class AsyncEngine:
         )
         self._media_room = MediaRoom()
         self._delivery = Delivery(core, self._media_room)
-        # Requests with media wait in threads of their own, so that those without never wait for a slow picture.
-        self._threads = FairThreads(_TEXT_REQUESTS, name="seesay-prepare")
-        self._media_threads = FairThreads(
-            _MEDIA_REQUESTS, name="seesay-prepare-media", max_per_owner=_MEDIA_REQUESTS - _MEDIA_REQUESTS // 4
-        )
-        # Those whose grammar is tried wait in others before, so that none waits for somebody's large schema.
-        self._grammar_threads = FairThreads(
-            _GRAMMAR_REQUESTS, name="seesay-try-grammar", max_per_owner=_GRAMMARS_PER_OWNER
-        )
-        self._memory_return = MemoryReturn()
+        self._preparation = Preparation(core, self._preparer, self._delivery, self._media_room)
         self._ids = itertools.count(1)
-        self._preparing: dict[int, _Preparing] = {}  # by request id
-        self._lock = threading.Lock()
         self._sessions: dict[int, AsyncRequestBatch] = {}
-        self._is_closed = False
         self._process_id = os.getpid()
         core.start(self._delivery)
-        weakref.finalize(self, _stop, self._process_id, core).atexit = False
-        _open_engines.add(self)
+        end_in_time(self, core)
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -295,12 +241,12 @@ class AsyncEngine:
     def __repr__(self) -> str:
         facts = self.core.facts
         where = f"device={facts.device!r}, dtype={facts.dtype!r}, session_len={facts.session_len}"
-        closed = ", closed" if self._is_closed else ""
+        closed = ", closed" if self._preparation.open.is_closed else ""
         return f"AsyncEngine({str(self.model_path)!r}, family={self.family.name!r}, {where}{closed})"
 
     def stats(self) -> EngineStats:
         """Return counts of what the engine does now and has done, for a metrics page. May be called often."""
-        counts = EngineStats(num_preparing=len(self._preparing))
+        counts = EngineStats(num_preparing=len(self._preparation.open.waiting))
         return EngineStats.merge(counts, self._preparer.stats(), self.core.stats())
 
     # --- requests ---------------------------------------------------------------------------------------------------
@@ -320,52 +266,15 @@ class AsyncEngine:
         ids = [next(self._ids) for _ in requests]
         self._check_process()
         prompts = prompts or SharedPrompts(requests if len(requests) > 1 else ())
-        groups = [(group, Cancellation(len(group))) for group in group_by_prompt(zip(ids, requests))]
-        try:
-            with self._lock:
-                if self._is_closed:
-                    raise RequestError(ErrorCode.CLOSED, "the engine is closed")
-                for group, cancellation in groups:
-                    self._preparing.update(dict.fromkeys(group, _Preparing(on_output, cancellation)))
-            self.core.expect_media(
-                [request_id for request_id, request in zip(ids, requests) if has_media_at_hand(request)]
-            )
-            for group, cancellation in groups:
-                first = next(iter(group.values()))
-                arguments = group, on_output, received_at, prompts, cancellation
-                if not all(map(self._preparer.answers.is_tried, group.values())):
-                    self._grammar_threads.submit(first.owner, self._try_grammars, *arguments)
-                else:
-                    self._threads_for(first).submit(first.owner, self._prepare_and_submit, *arguments)
-        except BaseException as error:  # no thread could be started, or Ctrl-C
-            self._withdraw(ids)
-            if isinstance(error, RuntimeError) and self._is_closed:  # meanwhile
-                raise RequestError(ErrorCode.CLOSED, "the engine is closed") from error
-            raise
+        self._preparation.begin(ids, requests, on_output, received_at, prompts)
         return ids
-
-    def _withdraw(self, ids: Sequence[int]) -> None:
-        """Forget requests whose ids nobody got. Those that are being prepared end silently, others are aborted."""
-        with self._lock:
-            left = [found for request_id in ids if (found := self._preparing.pop(request_id, None)) is not None]
-        for preparing in left:
-            preparing.cancellation.leave()
-        self.core.forget_media(ids)
-        self.core.abort(ids)
 
     def try_grammar(self, request: GenerationRequest) -> Future[Grammar | None]:
         """Compile the grammar of a request within limits, in its owner's turn, before the request is submitted. The
         future has its program, None without one, and raises `RequestError` for one that is refused; it is never to be
         cancelled. The call raises it when the engine is closed."""
         self._check_process()
-        answers = self._preparer.answers
-        with self._lock:
-            if self._is_closed:
-                raise RequestError(ErrorCode.CLOSED, "the engine is closed")
-            found = answers.find_trial(request)
-            return cast("Future[Grammar | None] | None", found) or self._grammar_threads.submit(
-                request.owner, answers.try_grammar, request
-            )
+        return self._preparation.try_grammar(request)
 
     def tokenize(self, request: GenerationRequest) -> Future[npt.NDArray[np.int64]]:
         """Token ids int64 [T] of the prompt that `request` stands for, media included; nothing is computed with them.
@@ -373,10 +282,7 @@ class AsyncEngine:
         The future raises `RequestError` for a prompt that cannot be made; the call does when the engine is closed.
         """
         self._check_process()
-        with self._lock:
-            if self._is_closed:
-                raise RequestError(ErrorCode.CLOSED, "the engine is closed")
-            return self._threads.submit(request.owner, self._preparer.prompts.tokenize, request)
+        return self._preparation.tokenize(request)
 
     def tokenize_text(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a raw text, in which special tokens count as such. Raises `RequestError` for one that is many
@@ -460,14 +366,9 @@ class AsyncEngine:
     def run_command(self, command: Command) -> None:
         """Do what an operator asks for, and wait until it is done. Raises `RequestError`, also when the engine is
         closed, and `CheckpointError`."""
-        self._check_open()
-        self.core.run_command(command)
-
-    def _check_open(self) -> None:
         self._check_process()
-        with self._lock:
-            if self._is_closed:
-                raise RequestError(ErrorCode.CLOSED, "the engine is closed")
+        self._preparation.open.check()
+        self.core.run_command(command)
 
     def _check_process(self) -> None:
         if self._process_id != os.getpid():
@@ -484,14 +385,8 @@ class AsyncEngine:
 
     def abort(self, request_id: int) -> None:
         """End a request; its final delta has `finish_reason` 'abort'. Nothing happens when it has already ended."""
-        with self._lock:
-            preparing = self._preparing.pop(request_id, None)
-        if preparing is None:
+        if not self._preparation.abort(request_id):
             self.core.abort([request_id])
-        else:  # what prepares it finds nobody who waits for it
-            preparing.cancellation.leave()
-            self.core.forget_media([request_id])
-            self._report(preparing.on_output, OutputDelta(request_id=request_id, finish_reason="abort"))
 
     async def generate(
         self,
@@ -531,110 +426,16 @@ class AsyncEngine:
         if (batch := self._sessions.get(session_id)) is not None:
             batch.abort()
 
-    def _threads_for(self, request: GenerationRequest) -> FairThreads:
-        return self._media_threads if has_media(request) else self._threads
-
-    # --- preparing, in a thread -------------------------------------------------------------------------------------
-
-    def _try_grammars(
-        self,
-        group: Mapping[int, GenerationRequest],
-        on_output: OutputSink,
-        received_at: float,
-        prompts: SharedPrompts,
-        cancellation: Cancellation,
-    ) -> None:
-        """Try the grammars of requests for one prompt, and then prepare them."""
-        for request in group.values():
-            with contextlib.suppress(Exception):  # is raised when the request is prepared
-                self._preparer.answers.try_grammar(request)
-        first = next(iter(group.values()))
-        arguments = group, on_output, received_at, prompts, cancellation
-        try:
-            self._threads_for(first).submit(first.owner, self._prepare_and_submit, *arguments)
-        except RuntimeError:  # closed meanwhile
-            self._prepare_and_submit(*arguments)
-
-    def _prepare_and_submit(
-        self,
-        group: Mapping[int, GenerationRequest],
-        on_output: OutputSink,
-        received_at: float,
-        prompts: SharedPrompts,
-        cancellation: Cancellation,
-    ) -> None:
-        """Prepare the requests for one prompt, and hand them to the core. One that cannot be prepared ends here."""
-        with self._lock:
-            group = {request_id: request for request_id, request in group.items() if request_id in self._preparing}
-        if not group:
-            return  # all were aborted while they waited for a thread
-        found: Mapping[int, PreparedRequest | RequestError]
-        try:
-            status = self.core.confirm_status()
-            if status.asleep:
-                found = dict.fromkeys(group, make_sleeping_error(status))
-            else:
-                if any(map(has_media, group.values())):
-                    self._media_room.wait()
-                found = self._preparer.prepare(group, on_output, received_at, prompts, cancellation)
-                self._hold_room(found)
-        except Exception as failure:  # whatever the owner of the engine's process answers
-            found = dict.fromkeys(group, explain(failure))
-        ended: list[OutputDelta] = []
-        left: list[int] = []
-        with self._lock:
-            ready = []
-            for request_id, prepared in found.items():
-                if self._preparing.pop(request_id, None) is None:  # aborted meanwhile, or unknown
-                    left.append(request_id)
-                    continue
-                if isinstance(prepared, RequestError) or self._is_closed:
-                    error = RequestError(ErrorCode.CLOSED, "the engine was closed before the request was computed")
-                    if isinstance(prepared, RequestError):
-                        error = prepared
-                    ended.append(OutputDelta(request_id=request_id, finish_reason="error", error=error))
-                else:
-                    ready.append(prepared)
-            if ready:
-                self._delivery.submit(ready)
-        left += [delta.request_id for delta in ended]
-        self._media_room.release(left)
-        self.core.forget_media([delta.request_id for delta in ended])
-        for delta in ended:
-            self._report(on_output, delta)
-        if any(map(has_media, group.values())):
-            self._memory_return.return_if_due()
-
-    def _hold_room(self, found: Mapping[int, PreparedRequest | RequestError]) -> None:
-        """Wait for room for the media of requests for one prompt, which hold the same arrays."""
-        ids = [request_id for request_id, prepared in found.items() if not isinstance(prepared, RequestError)]
-        for request_id in ids[:1]:
-            prepared = found[request_id]
-            assert not isinstance(prepared, RequestError)
-            items = prepared[0].prompt.items
-            self._media_room.hold(request_id, {item.hash: item.num_array_bytes for item in items if item.has_arrays})
-
-    def _report(self, on_output: OutputSink, delta: OutputDelta) -> None:
-        """Give the final delta of a request that the core never had to its receiver."""
-        try:
-            on_output(delta)
-        except BaseException:
-            logger.exception("the receiver of request %d failed", delta.request_id)
-
     def close(self) -> None:
         """End what is running with an error; free the weights, the caches and the threads."""
         if self._process_id != os.getpid():
             return  # a forked child has none of the threads
-        with self._lock:
-            if self._is_closed:
-                return
-            self._is_closed = True
-        _open_engines.discard(self)
+        if not self._preparation.open.try_close():
+            return
+        forget(self)
         self._media_room.close()
         self._grammars.close()
-        self._grammar_threads.close()
-        self._threads.close()
-        self._media_threads.close()
+        self._preparation.end_threads()
         self.core.close()
         self._delivery.close()
         self._preparer.close()

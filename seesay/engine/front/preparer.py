@@ -6,7 +6,7 @@ Runs in worker threads. Everything that is wrong with a request is found here an
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -175,9 +175,7 @@ class RequestPreparer:
     ) -> PreparedRequest:
         prompt, media, adapter = prepared
         prompt = extend(prompt, request.continuation) if request.continuation else prompt
-        thought: ThoughtRule | None = None
-        if wants_answer(request) and not request.continuation:
-            thought = self._texts.thoughts.make_rule(request, prompt.token_ids, options.max_thinking_tokens)
+        thought = self._make_thought(request, prompt, options)
         params = _fit_length(options.params, request.max_length, len(prompt.token_ids))
         if request.pooling == "tokens":
             check_vectors(len(prompt.token_ids), self._vector_size)
@@ -189,12 +187,7 @@ class RequestPreparer:
             on_output=on_output,
             streams=request.streams,
             keeps_stop=request.gen_config.include_stop_str_in_output,
-            times=FrontTimes(
-                received_at=received_at,
-                fetch_s=sum(item.fetch_s for item in media),
-                decode_media_s=sum(item.decode_s for item in media),
-                preprocess_s=sum(item.preprocess_s for item in media),
-            ),
+            times=_measure_times(received_at, media),
             thought=None if thought is None else ThoughtTracker(thought, self._texts.tokenizer.spelling.spell),
             media=tuple(map(partial(_report, self._coordinates), media, prompt.items)),
             media_places=[item.place for item in media],
@@ -215,6 +208,14 @@ class RequestPreparer:
         )
         return token_request, answer
 
+    def _make_thought(
+        self, request: GenerationRequest, prompt: MultimodalInput, options: AnswerOptions
+    ) -> ThoughtRule | None:
+        """Return the rule of the thought of an answer; None for one that has none, or goes on."""
+        if request.continuation or not wants_answer(request):
+            return None
+        return self._texts.thoughts.make_rule(request, prompt.token_ids, options.max_thinking_tokens)
+
     def _find_adapter(self, request: GenerationRequest) -> LoadedAdapter | None:
         """Return the adapter that a request names, or else that of its media. Raises `RequestError` for one that is
         not loaded."""
@@ -234,6 +235,15 @@ class RequestPreparer:
             return None
         names = (self._media_adapters.get(modality) for modality in sorted(modalities_of(request)))
         return next((found for name in names if name and (found := self._find_loaded(name)) is not None), None)
+
+
+def _measure_times(received_at: float, media: Sequence[PreparedMedia]) -> FrontTimes:
+    return FrontTimes(
+        received_at=received_at,
+        fetch_s=sum(item.fetch_s for item in media),
+        decode_media_s=sum(item.decode_s for item in media),
+        preprocess_s=sum(item.preprocess_s for item in media),
+    )
 
 
 def _fit_length(params: SamplingParams, max_length: int | None, num_tokens: int) -> SamplingParams:

@@ -461,7 +461,7 @@ def test_embeddings_survive_preemption(tiny_checkpoint: Callable[[str], Path], m
         finals: dict[int, OutputDelta] = {}
         with held(engine):
             engine.submit_batch(parse(list("wxyz"), max_new_tokens=40, ignore_eos=True), arrived.put)
-            wait_until(lambda: not engine._preparing)
+            wait_until(lambda: not engine._preparation.open.waiting)
             ids = engine.submit_batch([replace(request, pooling="mean") for request in parse(prompts)], arrived.put)
         while len(finals) < 6:
             delta = arrived.get(timeout=60)
@@ -612,7 +612,7 @@ def test_abort_ends_with_one_final_delta(vision_engine: AsyncEngine) -> None:
         vision_engine.abort(request_id)
         vision_engine.abort(request_id)
     check_all_free(vision_engine)
-    wait_until(lambda: not vision_engine._preparing)
+    wait_until(lambda: not vision_engine._preparation.open.waiting)
     while not arrived.empty():
         seen.append(arrived.get())
     finals = [(delta.request_id, delta.finish_reason) for delta in seen if delta.finish_reason]

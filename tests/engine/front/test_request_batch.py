@@ -169,6 +169,6 @@ def test_leaving_aborts(engine: AsyncEngine) -> None:
 
 def wait_until_free(engine: AsyncEngine) -> None:
     deadline = time.monotonic() + 60
-    while loop_of(engine)._live or engine._preparing:
+    while loop_of(engine)._live or engine._preparation.open.waiting:
         assert time.monotonic() < deadline, "the requests go on"
         time.sleep(0.01)
