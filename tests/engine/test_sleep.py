@@ -94,7 +94,8 @@ def test_dropped_memory_is_freed(two: Callable[[str], list[Path]]) -> None:
         loop = loop_of(pipe.engine)
         assert loop.control is not None
         cache = weakref.ref(loop._runner._cache)
-        weights = [weakref.ref(tensor) for tensor in loop.control._weights._tensors()]
+        layers = loop.control._weights._layers
+        weights = [weakref.ref(tensor) for each in layers for tensor in each.tensors()]
         store = [weakref.ref(tensor) for tensor in loop.embeddings.store._entries.values()]
         assert len(weights) > 20 and store
         pipe.sleep(1)

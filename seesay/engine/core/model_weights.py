@@ -25,22 +25,18 @@ _TRAINERS_KEYS = frozenset(["use_cache", "dtype", "torch_dtype", "transformers_v
 
 
 class ModelWeights:
-    """The weights of `model`, which `decoder` and `encoder` compute with."""
+    """The weights of `model`, which `decoder` and `encoder` compute with. folder: the model's."""
 
     def __init__(
         self, model: OpenedModel, config: EngineConfig, decoder: LoadedWeights, encoder: LoadedEncoder | None
     ) -> None:
         self._checkpoint, self._names = model.checkpoint, model.family.weights
+        self.folder = str(model.checkpoint.path)
         self._config = config
         self._encoder = encoder
         self._layers: list[LoadedWeights] = [decoder] if encoder is None else [decoder, encoder.weights]
         self._parts = [layers.parts() for layers in self._layers]
         self._offloaded: list[Offloaded] = []  # by device
-
-    @property
-    def folder(self) -> str:
-        """The model's folder."""
-        return str(self._checkpoint.path)
 
     def open_folder(self, folder: str) -> Checkpoint:
         """Return the checkpoint in a folder. Raises `CheckpointError` where it is another model's, or stored in another
@@ -129,10 +125,8 @@ class ModelWeights:
 
     def addresses(self) -> list[int]:
         """Return the addresses that graphs may use."""
-        return [tensor.data_ptr() for tensor in self._tensors() if not tensor.is_cpu]
-
-    def _tensors(self) -> list[Any]:
-        return [tensor for layers in self._layers for tensor in layers.tensors()]
+        tensors = (tensor for layers in self._layers for tensor in layers.tensors())
+        return [tensor.data_ptr() for tensor in tensors if not tensor.is_cpu]
 
     def _forget_graphs(self) -> None:
         if self._encoder is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -15,10 +15,12 @@ class BlockedSequences:
 
     What has come wakes those that waited for it. They stay here until `take_woken`, a limited number at a time: many
     may wait for one thing.
+
+    by_cause: the sequences by what they wait for, and their ids.
     """
 
     def __init__(self) -> None:
-        self._by_cause: dict[Hashable, dict[int, Sequence]] = {}
+        self.by_cause: dict[Hashable, dict[int, Sequence]] = {}
         self._cause_of: dict[int, Hashable] = {}
         self._woken: dict[int, Sequence] = {}
 
@@ -26,7 +28,7 @@ class BlockedSequences:
         return len(self._cause_of) + len(self._woken)
 
     def __iter__(self) -> Iterator[Sequence]:
-        for sequences in (*self._by_cause.values(), self._woken):
+        for sequences in (*self.by_cause.values(), self._woken):
             yield from sequences.values()
 
     def __contains__(self, seq: Sequence) -> bool:
@@ -37,15 +39,10 @@ class BlockedSequences:
         """Whether any need not wait any more."""
         return bool(self._woken)
 
-    @property
-    def causes(self) -> Iterable[Hashable]:
-        """All that is waited for."""
-        return self._by_cause.keys()
-
     def add(self, seq: Sequence, cause: Hashable) -> None:
         """Let a sequence wait for `cause`."""
         assert seq not in self, seq
-        self._by_cause.setdefault(cause, {})[seq.seq_id] = seq
+        self.by_cause.setdefault(cause, {})[seq.seq_id] = seq
         self._cause_of[seq.seq_id] = cause
 
     def discard(self, seq: Sequence) -> None:
@@ -55,7 +52,7 @@ class BlockedSequences:
 
     def wake(self, cause: Hashable) -> None:
         """The value that these sequences waited for has arrived, or never will."""
-        for seq_id, seq in self._by_cause.pop(cause, {}).items():
+        for seq_id, seq in self.by_cause.pop(cause, {}).items():
             del self._cause_of[seq_id]
             self._woken[seq_id] = seq
 
@@ -75,14 +72,14 @@ class BlockedSequences:
         if seq.seq_id not in self._cause_of:
             return False
         cause = self._cause_of.pop(seq.seq_id)
-        sequences = self._by_cause[cause]
+        sequences = self.by_cause[cause]
         del sequences[seq.seq_id]
         if not sequences:
-            del self._by_cause[cause]
+            del self.by_cause[cause]
         return True
 
     def check_integrity(self) -> None:
         """Assert that both directions agree."""
-        pairs = {seq_id: cause for cause, sequences in self._by_cause.items() for seq_id in sequences}
+        pairs = {seq_id: cause for cause, sequences in self.by_cause.items() for seq_id in sequences}
         assert pairs == self._cause_of and not pairs.keys() & self._woken.keys()
-        assert all(self._by_cause.values())
+        assert all(self.by_cause.values())

@@ -355,7 +355,7 @@ class LiveSequences:
         known = self.groups.check_integrity(self.by_id.values()) | self.prefix.check_integrity(self.running)
         missing = {item.hash for seq in self.blocked for item in seq.items}
         known |= self.adapters.check_integrity(self.running, [*self.waiting, *self.blocked])
-        assert set(self.blocked.causes) <= known | missing, "nobody will wake these"
+        assert set(self.blocked.by_cause) <= known | missing, "nobody will wake these"
         for seq in self.by_id.values():
             seq.check_integrity(block_size=self.pool.block_size, session_len=session_len)
 
