@@ -90,6 +90,14 @@ def test_the_long_scaling_of_positions_is_that_of_each_text(
     assert len(ids) > 40 and (answer.logits[: len(ids)] - expected).abs().max() < 1e-4
 
 
+def test_a_minute_is_planned(tiny_checkpoint: Callable[[str], Path]) -> None:
+    family, _ = load_family(tiny_checkpoint("phi4_multimodal"))
+    largest = family.largest_input()
+    assert largest is not None and largest["samples"].shape == (60 * 16000,) and largest["num_tiles"] == 1
+    plan = family.plan_media(Modality.AUDIO, MediaSize.of_audio(60 * 16000, 16000), {})
+    assert plan.num_units == plan.num_tokens == family.num_units(largest) == 750
+
+
 def test_audio_that_is_too_short_is_refused(tiny_checkpoint: Callable[[str], Path]) -> None:
     family, _ = load_family(tiny_checkpoint("phi4_multimodal"))
     with pytest.raises(RequestError, match=r"audio of 0.025 s is too short .* 0.025 s or more"):

@@ -9,15 +9,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from engine.test_audio import make_turn
 from family_contract import edit_json, load_family
+from reference.ultravox import process
 from sounds import make_tone, make_wav
 from ultravox_checkpoints import load_ultravox, process_ultravox, refer_to_others, write_ultravox
 
 from seesay import EngineConfig, GenerationConfig, Pipeline
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError
-from seesay.values import MediaSize, Modality
+from seesay.processors.media.decoded import make_decoded_audio
+from seesay.values import AudioSamples, MediaSize, Modality
 
 CONFIG = GenerationConfig(max_new_tokens=12, min_new_tokens=12)
 PROMPT = [make_turn("see ", make_wav(make_tone(2.37)), " and?")]
@@ -70,6 +73,33 @@ def test_rows_by_samples(num_samples: int, num_tokens: int, tiny_checkpoint: Cal
     plan = family.plan_media(Modality.AUDIO, MediaSize.of_audio(num_samples, 16000), {})
     assert plan.num_tokens == num_tokens == plan.expansion.takes_embedding.sum()
     assert plan.measures["num_tiles"] == -(-num_samples // 16000)
+
+
+@pytest.mark.parametrize("num_samples", [1, 161, 320, 16_000, 16_001, 16_161, 40_077])
+def test_rows_equal_the_references(num_samples: int, tiny_checkpoint: Callable[[str], Path]) -> None:
+    """Also of audio that is shorter than two frames, and of one that ends a frame after a window."""
+    path = tiny_checkpoint("ultravox")
+    samples = np.random.default_rng(num_samples).normal(0, 0.1, num_samples).astype(np.float32)
+    config = json.loads((path / "config.json").read_text())
+    turn = {"role": "user", "content": [{"type": "audio"}]}
+    inputs = process(path, [turn], [samples], config)
+    with torch.inference_mode():
+        expected = load_ultravox(path).make_rows(sound0=inputs["sound0"])
+    family, _ = load_family(path)
+    media = make_decoded_audio(AudioSamples(samples=samples, rate_hz=16000))
+    plan = family.plan_media(Modality.AUDIO, media.size, {})
+    encoder = family.build_encoder(torch.device("cpu"), torch.float32)
+    [found] = encoder.encode([family.preprocess(media, plan.measures)])
+    assert found.shape == expected.shape == (plan.num_tokens, 64)
+    assert (found - expected).abs().max() < 1e-4 and expected.std() > 0.05
+
+
+def test_what_config_json_leaves_out_is_as_published(tiny_checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+    def leave_out(config: dict[str, Any]) -> None:
+        del config["stack_factor"], config["projector_act"]
+
+    source = tiny_checkpoint("ultravox")
+    assert answer(edit_json(source, tmp_path / "less", "config.json", leave_out)) == answer(source)
 
 
 def test_the_planned_audio_fills_the_tower(tiny_checkpoint: Callable[[str], Path]) -> None:

@@ -112,6 +112,19 @@ def test_newer_names_of_tensors_are_read(tiny_checkpoint: Callable[[str], Path],
     assert answers[0].error is None and answers[0].token_ids == answers[1].token_ids
 
 
+def test_settings_that_are_left_out_are_those_of_the_class(
+    tiny_checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    def leave_out(settings: dict[str, Any]) -> None:
+        for name in ("sampling_rate", "hop_length", "n_fft"):
+            del settings[name]
+
+    source = tiny_checkpoint("voxtral")
+    path = edit_json(source, tmp_path / "less", "preprocessor_config.json", leave_out)
+    family, _ = load_family(path)
+    assert family.preprocessing == load_family(source)[0].preprocessing and family.audio_rate_hz == 16000
+
+
 def test_quantized_it_answers(tiny_checkpoint: Callable[[str], Path]) -> None:
     """Its decoder is one of ours."""
     with open_pipe(tiny_checkpoint("voxtral"), quantization="int8") as pipe:
