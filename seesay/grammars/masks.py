@@ -11,7 +11,7 @@ import os
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -34,6 +34,8 @@ _MAX_THREADS = 16
 
 _Wanted = tuple[Any, int]
 """A matcher of llguidance, and the row of the mask that it fills."""
+_Token = tuple[Any, int]
+"""A matcher of llguidance, and a token that it is to consume."""
 Overshoots = Mapping[bytes, Sequence[int]]
 """By the beginning of a marker that is written, the tokens that complete the marker and go on behind it."""
 
@@ -160,11 +162,6 @@ class CompiledGrammars:
 class MaskMaker(Protocol):
     """Follows one sequence and makes the masks of its next tokens."""
 
-    def next_token(self, generated_ids: npt.NDArray[np.int64]) -> tuple[Any, int] | None:
-        """Return a matcher of llguidance, and the token that it is to consume before `follow`; None where that does
-        all."""
-        ...
-
     def follow(self, generated_ids: npt.NDArray[np.int64]) -> Any:
         """Follow the generated tokens. Returns what is to fill the row (`LLMatcher`) before `finish`, or None."""
         ...
@@ -205,21 +202,39 @@ class MaskThreads:
         """`make_bits` returns memory for so many rows of so many words."""
         self._executor: Any = None
         self._beside: ThreadPoolExecutor | None = None
+        self._newest: Future[Any] | None = None
+        self._consumed: Future[Any] | None = None
         self._make_bits = make_bits
+
+    def consume(self, tokens: Sequence[_Token]) -> None:
+        """Let matchers consume a token each, all at once, in a thread. One that does not allow its token has an error
+        then."""
+        if tokens:
+            self._newest = self._consumed = self._find_thread().submit(self._find_executor().consume_token_par, tokens)
 
     def start(
         self, rows: Sequence[MaskRow], vocab_size: int, *, at_once: bool = False
     ) -> Future[npt.NDArray[np.int32]]:
-        """Begin to fill masks in a thread, unless `at_once`: what `fill` returns is set in the result. Until then the
-        rows are that thread's."""
+        """Begin to fill masks in that thread, behind what it does, or fill them `at_once`. The result is that of
+        `fill`; until it is there the rows are the thread's."""
         bits = self._prepare_bits(rows, vocab_size)
-        if not at_once:
-            if self._beside is None:
-                self._beside = ThreadPoolExecutor(1, "seesay-masks")
-            return self._beside.submit(self._fill_all, rows, bits)
         done = Future[npt.NDArray[np.int32]]()
-        done.set_result(self._fill_all(rows, bits))
+        if at_once:
+            self._wait()
+            done.set_result(self._fill_all(rows, bits))
+        else:
+            self._newest = done = self._find_thread().submit(self._fill_all, rows, bits)
         return done
+
+    def settle(self) -> None:
+        """Wait for the thread. Raises what went wrong in the last `consume`: of its matchers nothing is known then."""
+        self._wait()
+        if self._consumed is not None:
+            self._consumed.result()
+
+    def _wait(self) -> None:
+        if self._newest is not None and not self._newest.done():
+            wait([self._newest])
 
     def fill(self, rows: Sequence[MaskRow], vocab_size: int) -> npt.NDArray[np.int32]:
         """Return bits int32 [len(rows), ceil((vocab_size + 1) / 32)], and set `is_masked` or `error` of each row. Bits
@@ -235,22 +250,19 @@ class MaskThreads:
         return self._make_bits(len(rows), -(-(vocab_size + 1) // 32))  # llguidance has a token more: the end
 
     def _fill_all(self, rows: Sequence[MaskRow], bits: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-        if len(rows) > 1:
-            self._consume(rows)
         self._fill(_follow(rows), bits)
         _finish(rows, bits)
         return bits
-
-    def _consume(self, rows: Sequence[MaskRow]) -> None:
-        """Let the grammars of rows with one new token consume it, all at once."""
-        found = [next_ for row in rows if (next_ := row.rule.next_token(row.generated_ids)) is not None]
-        if found:
-            self._find_executor().consume_token_par(found)
 
     def _fill(self, wanted: list[_Wanted], bits: npt.NDArray[np.int32]) -> None:
         if wanted:
             num_rows, num_words = bits.shape
             self._find_executor().unsafe_compute_mask_ptr(wanted, bits.ctypes.data, 4 * num_words, num_rows)
+
+    def _find_thread(self) -> ThreadPoolExecutor:
+        if self._beside is None:
+            self._beside = ThreadPoolExecutor(1, "seesay-masks")
+        return self._beside
 
     def _find_executor(self) -> Any:
         if self._executor is None:

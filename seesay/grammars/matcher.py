@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import copy
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -39,11 +39,11 @@ class Matcher:
         self._inner = compiled.deep_copy()
         self._stop_token_ids = [token_id for token_id in stop_token_ids if token_id < table.eos_token_id]
         self._end = table.eos_token_id
+        self._end_word, self._end_bit = self._end >> 5, 1 << (self._end & 31)
         self._table = table
         self._forces = forces
         self._on_error = on_error
         self._num_accepted = 0
-        self._is_asked = False
         self.forced: tuple[int, ...] = ()
 
     @property
@@ -62,53 +62,45 @@ class Matcher:
         other._inner = self._inner.deep_copy()
         return other
 
-    def next_token(self, generated_ids: Ids) -> tuple[Any, int] | None:
-        """Return (`LLMatcher`, the one new token), which `LLExecutor.consume_token_par` is to consume before `follow`.
-        None: `follow` consumes all new tokens itself."""
-        if len(generated_ids) != self._num_accepted + 1:
+    def take(self, token_id: int, num_generated: int) -> tuple[Any, int] | None:
+        """Take the last of so many generated tokens, before `follow`. Returns (`LLMatcher`, token), for
+        `LLExecutor.consume_token_par`; None where `follow` is to take it."""
+        if num_generated != self._num_accepted + 1 or token_id == self._end or self.forced:
             return None
-        token_id = generated_ids.item(-1)
-        if token_id == self._end:
-            return None
-        self._is_asked = True
+        self._num_accepted += 1
         return self._inner, token_id
 
     def follow(self, generated_ids: Ids) -> Any:
         """Follow the tokens that were generated. Returns what is to fill the mask of the next one (`LLMatcher`), before
         `finish`; None where it is known. Raises ValueError for a token that the grammar does not allow."""
-        is_asked, self._is_asked = self._is_asked, False
-        if not is_asked or self.forced or self._inner.is_error():
-            return self._follow_all(generated_ids, is_consumed=is_asked)
-        self._num_accepted += 1  # as most tokens are where nothing is forced
-        return self._inner
-
-    def _follow_all(self, generated_ids: Ids, *, is_consumed: bool) -> Any:
-        """Follow tokens, the first of which was consumed if `is_consumed`: an error tells whether it is allowed."""
         inner, forced = self._inner, self.forced
+        if inner.is_error():  # by the token of `take`
+            self._num_accepted -= 1
+            self._refuse(generated_ids.item(-1))
         for token_id in generated_ids[self._num_accepted :].tolist():
-            if is_consumed:
-                is_allowed, is_consumed = not inner.is_error(), False
-            else:
-                is_allowed = token_id != self._end and inner.consume_token(token_id)
-            if not is_allowed:
-                self._check_limits()
-                raise ValueError(f"the grammar does not allow token {token_id} after {self._num_accepted} tokens")
+            if token_id == self._end or not inner.consume_token(token_id):
+                self._refuse(token_id)
             self._num_accepted += 1
             if forced:
                 self.forced = forced = forced[1:] if forced[0] == token_id else ()
         return None if forced else inner
+
+    def _refuse(self, token_id: int) -> NoReturn:
+        self._check_limits()
+        raise ValueError(f"the grammar does not allow token {token_id} after {self._num_accepted} tokens")
 
     def finish(self, words: Words) -> bool:
         """Complete the mask of the next token, int32 [words of the table]. Returns whether it forbids any. Raises
         `RequestError` where the grammar takes too much."""
         if self.forced:
             return allow_only(words, self.forced[:1])
-        self._check_limits()
         inner = self._inner
+        if inner.is_error():
+            self._check_limits()
         if self._forces and not self._table.leaves_choice(words) and (found := inner.compute_ff_tokens()):
             self.forced = tuple(found[:_MAX_FORCED])
             return allow_only(words, self.forced[:1])
-        if words.item(self._end >> 5) >> (self._end & 31) & 1:  # the answer is complete
+        if words.item(self._end_word) & self._end_bit:  # the answer is complete
             set_bits(words, (self._end,), allowed=False)
             set_bits(words, self._stop_token_ids, allowed=True)
         return True

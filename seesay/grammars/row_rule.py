@@ -22,7 +22,7 @@ Words = npt.NDArray[np.int32]
 class GrammarMatcher(Protocol):
     """Follows a grammar: see `seesay.grammars.matcher.Matcher`."""
 
-    def next_token(self, generated_ids: Ids) -> tuple[Any, int] | None: ...
+    def take(self, token_id: int, num_generated: int) -> tuple[Any, int] | None: ...
 
     def follow(self, generated_ids: Ids) -> Any: ...
 
@@ -80,12 +80,12 @@ class RowRule:
         limit = None if self._thought is None else self._thought.rule.max_tokens
         return limit is not None and num_generated >= limit and not self.is_over
 
-    def next_token(self, generated_ids: Ids) -> tuple[Any, int] | None:
-        """See `Matcher.next_token`: a token of a thought is none of the grammar's."""
+    def take(self, token_id: int, num_generated: int) -> tuple[Any, int] | None:
+        """See `Matcher.take`: a token of a thought is none of the grammar's."""
         thought = self._thought
         if self._matcher is None or (thought is not None and not thought.is_over):
             return None
-        return self._matcher.next_token(generated_ids[0 if thought is None else thought.stop :])
+        return self._matcher.take(token_id, num_generated - (0 if thought is None else thought.stop))
 
     def follow(self, generated_ids: Ids) -> Any:
         """Follow the generated tokens. Returns what fills the mask of the next one before `finish`, or None. Raises

@@ -207,4 +207,5 @@ class StepPipeline(Generic[Outcome]):
         except BaseException as error:
             self._in_flight = None
             raise StepFailedError(step.plan, error, *behind) from error
+        self._masks.take(step.plan, result.token_ids)
         return self._commit(step.plan, result if step.is_alone else replace(result, seconds=None))

@@ -35,7 +35,10 @@ def make_rules(grammars: CompiledGrammars, regexes: list[str], *, forces: bool =
     for seq_id, regex in enumerate(regexes):
         found = grammars.find(make_program(Grammar(kind="regex", source=regex)), forces=forces).result(60)
         sequence: Any = SimpleNamespace(
-            num_prompt_tokens=PROMPT, generated_ids=np.empty(0, np.int64), params=SamplingParams(max_new_tokens=50)
+            num_prompt_tokens=PROMPT,
+            generated_ids=np.empty(0, np.int64),
+            num_generated=0,
+            params=SamplingParams(max_new_tokens=50),
         )
         rules[seq_id] = RuledSequence(found.make_matcher((END - 1,)), sequence)
     return rules
@@ -44,6 +47,7 @@ def make_rules(grammars: CompiledGrammars, regexes: list[str], *, forces: bool =
 def add_token(rules: Rules, seq_id: int, text: str) -> None:
     sequence: Any = rules[seq_id].sequence
     sequence.generated_ids = np.array([*sequence.generated_ids.tolist(), *text.encode()], np.int64)
+    sequence.num_generated = len(sequence.generated_ids)
 
 
 def make_plan(rules: Rules) -> StepPlan:
@@ -72,6 +76,54 @@ def test_the_masks_of_a_thread_are_those_made_at_once(grammars: CompiledGrammars
         masks, errors = step_masks.finish(begun, can_jump=False)
         assert masks is not None and masks.seq_ids == tuple(range(20)) and not errors and not masks.jumps
         assert list_allowed(masks) == allowed
+    step_masks.close()
+
+
+def sample(step_masks: StepMasks, rules: Rules, texts: dict[int, str]) -> Any:
+    """Take what rows sampled, commit it, and return the masks behind it with the errors of rows."""
+    step_masks.take(make_plan(rules), {seq_id: tuple(text.encode()) for seq_id, text in texts.items()})
+    for seq_id, text in texts.items():
+        add_token(rules, seq_id, text)
+    begun = step_masks.begin(make_plan(rules))
+    assert begun is not None
+    return step_masks.finish(begun, can_jump=False)
+
+
+def test_tokens_are_consumed_while_they_are_committed(grammars: CompiledGrammars) -> None:
+    """One that is not allowed ends its own row; several at once, or none, are taken later."""
+    rules = make_rules(grammars, ["[ab]c[xy]", "[ab]d[xy]", "efg", "h[ij]"])
+    step_masks = StepMasks(rules, vocab_size=END)
+    step_masks.few_rows = 2
+    masks, errors = sample(step_masks, rules, {0: "a", 1: "z", 2: "ef"})
+    assert list(errors) == [1] and "does not allow token 122 after 0 tokens" in str(errors[1])
+    assert masks.seq_ids == (0, 2, 3) and list_allowed(masks) == ["c", "g", "h"]
+    del rules[1]
+    masks, errors = sample(step_masks, rules, {0: "c", 2: "g", 3: "h"})
+    assert not errors and list_allowed(masks)[::2] == ["xy", "ij"]
+    del rules[2]  # so few are taken when masks begin
+    masks, errors = sample(step_masks, rules, {0: "x", 3: "j"})
+    assert not errors and len(masks.seq_ids) == 2
+    step_masks.close()
+
+
+def test_a_step_that_is_computed_again_takes_its_token_once(grammars: CompiledGrammars) -> None:
+    rules = make_rules(grammars, ["abc", "abd"])
+    step_masks = StepMasks(rules, vocab_size=END)
+    step_masks.few_rows = 0
+    for _ in range(2):
+        step_masks.take(make_plan(rules), {0: (ord("a"),), 1: (ord("a"),)})
+    masks, errors = sample(step_masks, rules, {0: "a", 1: "a"})
+    assert not errors and list_allowed(masks) == ["b", "b"]
+    step_masks.close()
+
+
+def test_rules_do_not_survive_tokens_that_were_not_consumed(grammars: CompiledGrammars) -> None:
+    rules = make_rules(grammars, ["abc", "abd"])
+    step_masks = StepMasks(rules, vocab_size=END)
+    step_masks.few_rows = 0
+    step_masks._threads.consume([(None, 3)])  # no matcher
+    with pytest.raises(TypeError):
+        step_masks.take(make_plan(rules), {})
     step_masks.close()
 
 
@@ -109,15 +161,15 @@ def test_a_sequence_that_ends_meanwhile_does_not_jump(grammars: CompiledGrammars
     assert masks is not None and not errors and list(masks.jumps) == [1]
 
 
-def test_the_masks_of_a_lost_plan_are_over_before_the_next_ones_begin(grammars: CompiledGrammars) -> None:
+def test_the_masks_of_a_lost_plan_are_over_before_the_next_ones(grammars: CompiledGrammars) -> None:
     rules = make_rules(grammars, ["[ab][cd]"])
     step_masks = StepMasks(rules, vocab_size=END)
     step_masks.few_rows = 0
     lost = step_masks.begin(make_plan(rules))
     again = step_masks.begin(make_plan(rules))
-    assert lost is not None and again is not None and lost.bits.done()
+    assert lost is not None and again is not None
     masks, _ = step_masks.finish(again, can_jump=True)
-    assert masks is not None and list_allowed(masks) == ["ab"]
+    assert masks is not None and list_allowed(masks) == ["ab"] and lost.bits.done()
     step_masks.close()
 
 

@@ -130,6 +130,9 @@ class Watched(Runner):
     def concerns(self, plan: StepPlan) -> bool:
         return bool(plan.rows)
 
+    def take(self, plan: StepPlan, token_ids: object) -> None:
+        self.done.append(("taken", plan.rows[0].seq_id))
+
     def begin(self, plan: StepPlan) -> Any:
         self.done.append(("begun", self._number))
         return SimpleNamespace(may_jump=self.may_jump, number=self._number)
@@ -151,14 +154,15 @@ def test_a_step_with_masks_is_sampled_before_the_next_one_is_launched() -> None:
     assert watched.done == [("launched", 1), ("begun", 1)]
     flight.prepare()
     flight.launch(make_plan(1), EmbeddingStore(0))
-    assert watched.done[2:] == [("masks", 1), ("sampled", 1), ("launched", 2), ("begun", 2)] and len(committed) == 1
+    assert watched.done[2:] == [("masks", 1), ("sampled", 1), ("launched", 2), ("taken", 1), ("begun", 2)]
+    assert len(committed) == 1
     assert not flight.launch(StepPlan(), EmbeddingStore(0)), "a plan without rows comes behind its tokens, too"
-    assert watched.done[6:] == [("masks", 2), ("sampled", 2), ("launched", 3)]
+    assert watched.done[7:] == [("masks", 2), ("sampled", 2), ("launched", 3)]
     flight.collect()
     assert len(committed) == 2 and flight.is_empty
     flight.launch(make_plan(1), EmbeddingStore(0))
     flight.collect()
-    assert watched.done[-2:] == [("masks that may jump", 4), ("sampled", 3)] and len(committed) == 3
+    assert watched.done[-3:] == [("masks that may jump", 4), ("sampled", 3), ("taken", 1)] and len(committed) == 3
 
 
 def test_masks_of_rows_that_may_jump_are_there_before_the_next_plan() -> None:
@@ -169,7 +173,7 @@ def test_masks_of_rows_that_may_jump_are_there_before_the_next_plan() -> None:
     flight.prepare()
     assert watched.done[1:] == [("begun", 1), ("masks that may jump", 1)]
     flight.launch(make_plan(1), EmbeddingStore(0))
-    assert watched.done[3:] == [("sampled", 1), ("launched", 2), ("begun", 2)]
+    assert watched.done[3:] == [("sampled", 1), ("launched", 2), ("taken", 1), ("begun", 2)]
 
 
 def test_a_sequence_without_a_mask_ends_and_is_not_launched_again() -> None:
@@ -202,7 +206,7 @@ def test_tokens_are_handed_out_when_the_masks_behind_them_have_been_begun() -> N
     )
     flight.launch(make_plan(7), EmbeddingStore(0))
     flight.launch(make_plan(8), EmbeddingStore(0))
-    assert watched.done[-3:] == [("committed", 7), ("begun", 2), ("handed out", 7)]
+    assert watched.done[-4:] == [("taken", 7), ("committed", 7), ("begun", 2), ("handed out", 7)]
 
     def fail(plan: StepPlan) -> None:
         raise ZeroDivisionError

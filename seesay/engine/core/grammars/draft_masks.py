@@ -37,10 +37,6 @@ class _AfterDrafts:
     rule: MaskMaker
     is_possible: bool = True
 
-    def next_token(self, generated_ids: npt.NDArray[np.int64]) -> tuple[Any, int] | None:
-        del generated_ids  # a token that may be refused: `follow` sees to it
-        return None
-
     def follow(self, generated_ids: npt.NDArray[np.int64]) -> Any:
         try:
             return self.rule.follow(generated_ids)

@@ -77,9 +77,9 @@ class RowMatcher:
         """Whether masks may forbid a token behind so many generated ones: always with restrictions that need them."""
         return self._params.needs_masks or (self._rule is not None and self._rule.may_forbid(num_generated))
 
-    def next_token(self, generated_ids: Ids) -> tuple[Any, int] | None:
-        """See `Matcher.next_token`."""
-        return None if self._rule is None else self._rule.next_token(generated_ids)
+    def take(self, token_id: int, num_generated: int) -> tuple[Any, int] | None:
+        """See `Matcher.take`."""
+        return None if self._rule is None else self._rule.take(token_id, num_generated)
 
     def follow(self, generated_ids: Ids) -> Any:
         """Follow the generated tokens. Returns what is to fill the mask of the next one before `finish`, or None."""

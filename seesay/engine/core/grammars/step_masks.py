@@ -7,7 +7,6 @@ milliseconds: a thread makes them, while the next step is planned.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,6 +21,8 @@ from seesay.grammars.masks import MaskRow, MaskThreads
 from seesay.llm.plans.step_plan import Row, StepPlan, TokenMasks
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     import torch
 
     from seesay.engine.core.grammars.row_matcher import RowMatcher
@@ -91,7 +92,6 @@ class StepMasks:
         self._rules = rules
         self._vocab_size = vocab_size
         self._jumps = jumps
-        self._newest: Future[npt.NDArray[np.int32]] | None = None
         self._threads = MaskThreads() if device is None else MaskThreads(MaskMemory(device))
 
     def concerns(self, plan: StepPlan) -> bool:
@@ -106,10 +106,24 @@ class StepMasks:
             return own.rule.may_forbid(first)
         return any(own.rule.may_forbid(first + num_drafts) for num_drafts in range(1 + len(row.drafts)))
 
+    def take(self, plan: StepPlan, token_ids: Mapping[int, tuple[int, ...]]) -> None:
+        """Take what the rows of a plan have sampled, by sequence id, just before it is committed: grammars consume it
+        meanwhile. With few rules that is left to `begin`. Raises what went wrong with the tokens before, which no rule
+        survives."""
+        self._threads.settle()
+        if len(self._rules) > self.few_rows:
+            self._threads.consume(
+                [
+                    token
+                    for row in plan.rows
+                    if (own := self._rules.get(row.seq_id)) is not None
+                    and len(sampled := token_ids.get(row.seq_id, ())) == 1
+                    and (token := own.rule.take(sampled[0], own.sequence.num_generated + 1)) is not None
+                ]
+            )
+
     def begin(self, plan: StepPlan) -> BegunMasks | None:
         """Begin to make the masks of a plan's rows, if any has one. All plans before are committed."""
-        if self._newest is not None and not self._newest.done():
-            wait([self._newest])  # of a plan that was lost: rules follow one plan at a time
         masked, rows, num_saved = list[_MaskedRow](), list[MaskRow](), 0
         for row in plan.rows:
             if self._may_forbid(row):
@@ -120,12 +134,11 @@ class StepMasks:
         if not masked:
             return None
         is_small = len(rows) <= self.few_rows
-        self._newest = bits = self._threads.start(rows, self._vocab_size, at_once=is_small)
         return BegunMasks(
             num_rows=len(plan.rows),
             masked=masked,
             rows=rows,
-            bits=bits,
+            bits=self._threads.start(rows, self._vocab_size, at_once=is_small),
             may_jump=self._jumps is not None and (is_small or self._jumps.pays(len(plan.rows), num_saved)),
         )
 
