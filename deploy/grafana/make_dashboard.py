@@ -54,6 +54,7 @@ PANELS: tuple[tuple[str, str, list[tuple[str, str]]], ...] = (
             (_rate("seesay_prompt_tokens_total"), "prompt"),
             (_rate("seesay_cached_prompt_tokens_total"), "prompt, cached"),
             (_rate("seesay_vision_tokens_total"), "pictures and videos"),
+            (_rate("seesay_audio_tokens_total"), "audio"),
             (_rate("seesay_generated_tokens_total"), "generated"),
         ],
     ),

@@ -19,9 +19,11 @@ _MAY_BREAK = "</i> <i>"
 _REVEAL = "this.open &amp;&amp; this.scrollIntoView({block: 'nearest', behavior: 'smooth'})"
 
 
-def _count_vision(seen: Seen) -> str:
-    num_vision = (seen.usage.get("prompt_tokens_details") or {}).get("vision_tokens")
-    return f" ({num_vision:,} image)" if num_vision else ""
+def _count_media(seen: Seen) -> str:
+    counts = seen.usage.get("prompt_tokens_details") or {}
+    kinds = (("vision_tokens", "image"), ("audio_tokens", "audio"))
+    shares = ", ".join(f"{number:,} {kind}" for name, kind in kinds if (number := counts.get(name)))
+    return f" ({shares})" if shares else ""
 
 
 def make_line(seen: Seen) -> str:
@@ -31,7 +33,7 @@ def make_line(seen: Seen) -> str:
     decode_s = seen.timings.get("decode_s") or max(seen.total_s - first_s, 0.0)
     pieces = []
     if num_in:
-        pieces.append(f"{num_in:,} tokens in{_count_vision(seen)}")
+        pieces.append(f"{num_in:,} tokens in{_count_media(seen)}")
     if num_out is not None:
         pieces.append(f"{num_out:,} out")
     if first_s > 0:

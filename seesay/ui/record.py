@@ -17,6 +17,7 @@ _MAX_FRAMES = 10_000
 _MAX_NUMBER = 1 << 40
 _ID = re.compile(r"[0-9a-f]{8,64}")
 _USAGE = ("prompt_tokens", "completion_tokens")
+_MEDIA_COUNTS = ("vision_tokens", "audio_tokens")
 _TIMINGS = (
     "fetch_s", "decode_media_s", "preprocess_s", "encode_queue_s", "encode_s", "prefill_s", "decode_s",
     "time_to_first_token_s", "total_s",
@@ -58,9 +59,9 @@ def _turn_as_json(turn: Turn) -> dict[str, Any]:
 
 def _seen_as_json(seen: Seen) -> dict[str, object]:
     details = seen.usage.get("prompt_tokens_details")
-    num_vision = details.get("vision_tokens") if isinstance(details, Mapping) else None
+    counts = _numbers(details, _MEDIA_COUNTS) if isinstance(details, Mapping) else {}
     return {
-        "usage": {**_numbers(seen.usage, _USAGE), **({} if num_vision is None else {"vision_tokens": num_vision})},
+        "usage": {**_numbers(seen.usage, _USAGE), **counts},
         "timings": _numbers(seen.timings, _TIMINGS),
         "media": [_report_as_json(report) for report in seen.media],
         "first_s": seen.first_s,
@@ -102,9 +103,9 @@ def _read_seen(seen: object) -> Seen:
     if not isinstance(seen, Mapping):
         raise ValueError(f"seen must be an object, got {type(seen).__name__}")
     usage: dict[str, Any] = _numbers(_object(seen, "usage"), _USAGE)
-    vision = _numbers(_object(seen, "usage"), ("vision_tokens",))
-    if vision:
-        usage["prompt_tokens_details"] = vision
+    counts = _numbers(_object(seen, "usage"), _MEDIA_COUNTS)
+    if counts:
+        usage["prompt_tokens_details"] = counts
     return Seen(
         usage=usage,
         timings=_numbers(_object(seen, "timings"), _TIMINGS),

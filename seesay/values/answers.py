@@ -19,15 +19,17 @@ FinishReason = Literal["stop", "length", "error", "abort"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
     """Token counts of one request. `cached_tokens` of the prompt came from the prefix cache; `media_tokens` of it hold
-    embeddings of `num_images` pictures, `num_videos` videos and `num_audios` audios. `reasoning_tokens` of the
-    completion are the thought, without its markers. `accepted_prediction_tokens` of it were proposed by speculation,
-    which proposed `rejected_prediction_tokens` others."""
+    embeddings of `num_images` pictures, `num_videos` videos and `num_audios` audios, and `audio_tokens` of these hold
+    those of audio. `reasoning_tokens` of the completion are the thought, without its markers.
+    `accepted_prediction_tokens` of it were proposed by speculation, which proposed `rejected_prediction_tokens`
+    others."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
     reasoning_tokens: int = 0
     cached_tokens: int = 0
     media_tokens: int = 0
+    audio_tokens: int = 0
     num_images: int = 0
     num_videos: int = 0
     num_audios: int = 0

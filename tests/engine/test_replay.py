@@ -19,6 +19,7 @@ import pytest
 import torch
 from asking import ask, ask_in_order, count_tokens, held, loop_of, make_conversations, make_video_prompt, parse
 from enrolment import (
+    ALL_AUDIO,
     BACKBONES,
     COMPOSED,
     ENROLLED,
@@ -75,6 +76,7 @@ SLOW_RUNS = [
     ("qwen2_5_vl", "preemption", False),
     ("llama", "host, int8", True),
     *((name, "host", True) for name in (*OTHERS, *MORE_TEXT_MODELS) if name not in (*THOROUGH, *WITH_STATES)),
+    *((name, "chunks and prefixes", True) for name in ALL_AUDIO),
     *((name, "preemption", True) for name in (*OTHERS, *MORE_TEXT_MODELS) if name in WITH_STATES),
     *((name, "preemption", False) for name in OTHERS[0::2]),
     *((name, "host, int8", True) for name in OTHERS[1::2] if name not in (*WITH_STATES, *WITH_LATENT_ROWS)),

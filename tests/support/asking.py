@@ -16,16 +16,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from enrolment import ENROLLED, WITH_PICTURES
+from enrolment import ALL_AUDIO, ENROLLED, WITH_PICTURES
 from oracles import load_oracle, load_text_oracle
 from PIL import Image
 from processing import process
+from sounds import make_tone
 
 from seesay.config import EngineConfig, GenerationConfig
 from seesay.engine.core.loop import EngineLoop
 from seesay.engine.front.engine import AsyncEngine
 from seesay.engine.front.response import AnswerBuilder, Response
-from seesay.values import GenerationRequest, Message, OutputDelta
+from seesay.values import AudioSamples, GenerationRequest, Message, OutputDelta
 from seesay.vl.prompts.conversation_parts import parse_prompts
 
 Conversation = list[dict[str, Any]]
@@ -36,9 +37,9 @@ def make_picture(height: int, width: int, seed: int) -> Image.Image:
     return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8))
 
 
-def make_message(*parts: str | Image.Image, role: str = "user") -> dict[str, Any]:
-    content = [{"type": "text", "text": p} if isinstance(p, str) else {"type": "image", "image": p} for p in parts]
-    return {"role": role, "content": content}
+def make_message(*parts: str | Image.Image | AudioSamples, role: str = "user") -> dict[str, Any]:
+    kinds = ("text" if isinstance(p, str) else "audio" if isinstance(p, AudioSamples) else "image" for p in parts)
+    return {"role": role, "content": [{"type": kind, kind: part} for kind, part in zip(kinds, parts, strict=True)]}
 
 
 TEXTS = ("see ", " move, then ", " rest")
@@ -48,7 +49,7 @@ FPS = 2.0
 
 
 def make_conversations(name: str) -> list[Conversation]:
-    """Odd sizes; text before, between and after pictures; pictures in an earlier turn; text alone."""
+    """Odd sizes; text before, between and after pictures or audio; these in an earlier turn; text alone."""
     conversations = [[make_message("the game is in the frame, " * 5)], [make_message("Frame")]]
     if name in WITH_PICTURES:
         small, wide, tall = make_picture(23, 31, 1), make_picture(19, 77, 2), make_picture(90, 33, 3)
@@ -61,6 +62,13 @@ def make_conversations(name: str) -> list[Conversation]:
                 make_message("a frame", role="assistant"),
                 make_message("in the game"),
             ],
+        ]
+    if name in ALL_AUDIO:
+        short, long = (AudioSamples(samples=make_tone(length_s), rate_hz=16000) for length_s in (0.7, 1.9))
+        conversations += [
+            [make_message(short, "what?")],
+            [make_message("before ", long, " between ", short, " after")],
+            [make_message(short, "the frame"), make_message("a frame", role="assistant"), make_message("in the game")],
         ]
     return conversations
 

@@ -18,7 +18,11 @@ REPORT = {
     "timestamps_s": [0.0, 0.5, 1.0, 1.5], "coordinates": "pixel",
 }  # fmt: skip
 SEEN = Seen(
-    usage={"prompt_tokens": 9, "completion_tokens": 4, "prompt_tokens_details": {"vision_tokens": 6}},
+    usage={
+        "prompt_tokens": 9,
+        "completion_tokens": 4,
+        "prompt_tokens_details": {"vision_tokens": 6, "audio_tokens": 2},
+    },
     timings={"prefill_s": 0.25, "total_s": 1.0},
     media=(REPORT,),
     first_s=0.5,

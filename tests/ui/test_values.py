@@ -142,6 +142,8 @@ def test_line_leaves_out_what_is_not_known() -> None:
     timings = {"time_to_first_token_s": 0.25, "decode_s": 0.5, "total_s": 0.75}
     line = "1,234 tokens in (1,000 image) \u00b7 11 out \u00b7 first after 0.25 s \u00b7 20 tokens/s"
     assert make_line(Seen(usage=usage, timings=timings)) == line
+    heard = {"prompt_tokens": 90, "prompt_tokens_details": {"vision_tokens": 20, "audio_tokens": 50}}
+    assert make_line(Seen(usage=heard)) == "90 tokens in (20 image, 50 audio)"
     measured = make_line(Seen(usage={"prompt_tokens": 5, "completion_tokens": 1}, first_s=0.05, total_s=0.06))
     assert measured == "5 tokens in \u00b7 1 out \u00b7 first after 50 ms"
     assert make_line(Seen()) == "" and make_details(Seen(), ()) == ""

@@ -22,11 +22,13 @@ Messages = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """Token counts of one answer. The prompt's count includes media tokens and cached tokens."""
+    """Token counts of one answer. The prompt's count includes media tokens, those of audio among them, and cached
+    tokens."""
 
     prompt_tokens: int
     completion_tokens: int
     media_tokens: int = 0
+    audio_tokens: int = 0
     cached_tokens: int = 0
 
 
@@ -69,6 +71,7 @@ class LocalModel:
                         prompt_tokens=usage.prompt_tokens,
                         completion_tokens=usage.completion_tokens,
                         media_tokens=usage.media_tokens,
+                        audio_tokens=usage.audio_tokens,
                         cached_tokens=usage.cached_tokens,
                     )
                 yield Piece(text=delta.text, counts=counts, is_cut=delta.finish_reason == "length")
@@ -108,6 +111,7 @@ def _read_usage(usage: Mapping[str, Any]) -> Counts:
     return Counts(
         prompt_tokens=int(usage.get("prompt_tokens") or 0),
         completion_tokens=int(usage.get("completion_tokens") or 0),
-        media_tokens=int(details.get("vision_tokens") or 0),
+        media_tokens=int(details.get("vision_tokens") or 0) + int(details.get("audio_tokens") or 0),
+        audio_tokens=int(details.get("audio_tokens") or 0),
         cached_tokens=int(details.get("cached_tokens") or 0),
     )

@@ -152,7 +152,8 @@ class _Meter:
         counts = self.counts
         if counts is None:
             return None
-        kinds = [(counts.media_tokens, "from pictures"), (counts.cached_tokens, "cached")]
+        num_seen = counts.media_tokens - counts.audio_tokens
+        kinds = [(num_seen, "from pictures"), (counts.audio_tokens, "from audio"), (counts.cached_tokens, "cached")]
         shares = ", ".join(f"{num} {kind}" for num, kind in kinds if num)
         parts = [
             f"{counts.prompt_tokens} tokens in{f' ({shares})' if shares else ''}",

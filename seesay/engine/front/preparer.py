@@ -264,6 +264,7 @@ def _count(prompt: MultimodalInput) -> Usage:
     return Usage(
         prompt_tokens=len(prompt.token_ids),
         media_tokens=sum(len(item.slots) for item in prompt.items),
+        audio_tokens=sum(len(item.slots) for item in prompt.items if item.modality is Modality.AUDIO),
         num_images=counts[Modality.IMAGE],
         num_videos=counts[Modality.VIDEO],
         num_audios=counts[Modality.AUDIO],

@@ -14,10 +14,12 @@ class AnswerModel(BaseModel):
 
 
 class PromptTokensDetails(AnswerModel):
-    """cached_tokens: from the prefix cache. vision_tokens: hold embeddings of pictures and videos (extension)."""
+    """cached_tokens: from the prefix cache. vision_tokens: hold embeddings of pictures and videos (extension).
+    audio_tokens: those of audio, where there is any."""
 
     cached_tokens: int = 0
     vision_tokens: int = 0
+    audio_tokens: int | None = Field(None, exclude_if=lambda value: value is None)
 
 
 class CompletionTokensDetails(AnswerModel):

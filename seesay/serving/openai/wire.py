@@ -29,17 +29,20 @@ def wants_timings(http: Request) -> bool:
 
 
 def make_usage(tally: Tally) -> dict[str, Any]:
-    """Return OpenAI's `usage`; with proposed tokens, where there were any."""
+    """Return OpenAI's `usage`; with proposed tokens and those of audio, where there were any."""
     details = {"reasoning_tokens": tally.reasoning_tokens}
     if tally.accepted_prediction_tokens or tally.rejected_prediction_tokens:
         details["accepted_prediction_tokens"] = tally.accepted_prediction_tokens
         details["rejected_prediction_tokens"] = tally.rejected_prediction_tokens
+    given = {"cached_tokens": tally.cached_tokens, "vision_tokens": tally.media_tokens - tally.audio_tokens}
+    if tally.audio_tokens:
+        given["audio_tokens"] = tally.audio_tokens
     return {
         "prompt_tokens": tally.prompt_tokens,
         "completion_tokens": tally.completion_tokens,
         "total_tokens": tally.prompt_tokens + tally.completion_tokens,
         "completion_tokens_details": details,
-        "prompt_tokens_details": {"cached_tokens": tally.cached_tokens, "vision_tokens": tally.media_tokens},
+        "prompt_tokens_details": given,
     }
 
 

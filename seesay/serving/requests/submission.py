@@ -82,6 +82,7 @@ class Tally:
     reasoning_tokens: int = 0
     cached_tokens: int = 0
     media_tokens: int = 0
+    audio_tokens: int = 0
     accepted_prediction_tokens: int = 0
     rejected_prediction_tokens: int = 0
     timings: StageTimings | None = field(default=None)
@@ -98,6 +99,7 @@ class Tally:
             self.prompt_tokens += usage.prompt_tokens
             self.cached_tokens += usage.cached_tokens
             self.media_tokens += usage.media_tokens
+            self.audio_tokens += usage.audio_tokens
             self.media.extend(last.media)
         if last.timings is not None and (self.timings is None or last.timings.total_s > self.timings.total_s):
             self.timings = last.timings

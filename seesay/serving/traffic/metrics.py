@@ -48,6 +48,7 @@ class ServerMetrics:
         self._generated = counter("seesay_generated_tokens", "tokens generated")
         self._cached = counter("seesay_cached_prompt_tokens", "prompt tokens that came from the prefix cache")
         self._vision = counter("seesay_vision_tokens", "prompt positions that hold embeddings of pictures or videos")
+        self._audio = counter("seesay_audio_tokens", "prompt positions that hold embeddings of audio")
         self._media = counter("seesay_media_items", "pictures and videos of answered requests", ("modality",))
         self._live_frames = counter("seesay_live_frames", "frames of live sessions by what became of them", ("result",))
         self._prompt_size = histogram("seesay_request_prompt_tokens", "tokens of a prompt", _TOKENS)
@@ -93,7 +94,8 @@ class ServerMetrics:
             self._prompt.inc(usage.prompt_tokens)
             self._generated.inc(usage.completion_tokens)
             self._cached.inc(usage.cached_tokens)
-            self._vision.inc(usage.media_tokens)
+            self._vision.inc(usage.media_tokens - usage.audio_tokens)
+            self._audio.inc(usage.audio_tokens)
             self._prompt_size.observe(usage.prompt_tokens)
             self._answer_size.observe(usage.completion_tokens)
             for part in media_of(request):

@@ -229,7 +229,7 @@ class ResponseReply:
             "input_tokens_details": {
                 "cached_tokens": tally.cached_tokens,
                 "cache_write_tokens": 0,
-                "vision_tokens": tally.media_tokens,
+                "vision_tokens": tally.media_tokens - tally.audio_tokens,
             },
             "output_tokens": tally.completion_tokens,
             "output_tokens_details": {"reasoning_tokens": tally.reasoning_tokens},
