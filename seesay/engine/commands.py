@@ -4,7 +4,7 @@ data."""
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, get_args
 
 from seesay.errors import ConfigError, ErrorCode, RequestError
@@ -141,6 +141,25 @@ class ModelStatus:
     has_given: bool = False
     has_lost: bool = False
     adapters: tuple[LoadedAdapter, ...] = ()
+
+    def after(self, update: UpdateWeights) -> ModelStatus:
+        """Return the status when these weights have been replaced."""
+        folders, has_given = self.folders, True
+        if update.folder is not None:
+            folders = (*folders, update.folder) if update.is_partial else (update.folder,)
+            has_given = self.has_given and update.is_partial
+        has_lost = self.has_lost and update.is_partial
+        return replace(self, epoch=self.epoch + 1, folders=folders, has_given=has_given, has_lost=has_lost)
+
+    def with_asleep(self, part: Part, *, level: int | None = None) -> ModelStatus:
+        """Return the status when a part sleeps, too; weights sleep on a level."""
+        asleep = tuple(other for other in PARTS if other == part or other in self.asleep)
+        return replace(self, asleep=asleep, level=self.level if level is None else level)
+
+    def with_awake(self, part: Part) -> ModelStatus:
+        """Return the status when a part sleeps no more."""
+        asleep = tuple(other for other in self.asleep if other != part)
+        return replace(self, asleep=asleep, level=0 if part == "weights" else self.level)
 
 
 def make_sleeping_error(status: ModelStatus) -> RequestError:

@@ -265,7 +265,7 @@ class EngineLoop:
         """Do it between steps, or, where it changes weights or memory, between requests. Waits for that, but not in the
         loop's own thread."""
         if isinstance(command, StageTensor | DropStaged) and self.control is not None:
-            self.control.stage(command)
+            self.control.staged.stage(command)
             return
         self._command_runner.run(
             command,

@@ -7,26 +7,20 @@ the embeddings, once no request is alive.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from seesay.checkpoint.tensor_source import GivenTensor, HandedTensors
 from seesay.device.host_memory import return_memory
 from seesay.device.query import is_out_of_memory, release_cached_memory, synchronize
 from seesay.engine.commands import (
-    PARTS,
-    DropStaged,
     ModelStatus,
-    Part,
     Sleep,
-    StageTensor,
     UpdateWeights,
     WakeUp,
     make_sleeping_error,
 )
+from seesay.engine.core.staged_tensors import StagedTensors
 from seesay.errors import CheckpointError, ErrorCode, RequestError, SeesayError, describe
 
 if TYPE_CHECKING:
@@ -40,8 +34,8 @@ logger = logging.getLogger("seesay")
 
 
 class ModelControl:
-    """Does the commands to a core. `run` is called by the engine loop's thread while no request is alive; `stage`
-    and `status` may be used by any."""
+    """Does the commands to a core. `run` is called by the engine loop's thread while no request is alive; `staged`,
+    the tensors for the next update, and `status` may be used by any."""
 
     def __init__(
         self,
@@ -55,50 +49,12 @@ class ModelControl:
         """`forget_answers`: see `Speculation.forget`."""
         self._weights, self._runner = weights, runner
         self._scheduler, self._embeddings, self._forget_answers = scheduler, embeddings, forget_answers
-        self._lock = threading.Lock()
-        self._update_id: str | None = None
-        self._staged: dict[str, GivenTensor] = {}
+        self.staged = StagedTensors(weights)
         self.status = ModelStatus(folders=(weights.folder,))
 
     def find_refusal(self) -> RequestError | None:
         """Return why no request is computed now."""
         return make_sleeping_error(self.status) if self.status.asleep else None
-
-    # --- tensors that are handed over -------------------------------------------------------------------------------
-
-    def stage(self, command: StageTensor | DropStaged) -> None:
-        """Keep a tensor for an update, or drop all of it. Raises `CheckpointError` for one that does not fit the model;
-        the update is dropped then."""
-        with self._lock:
-            if isinstance(command, DropStaged):
-                if self._update_id == command.update_id:
-                    self._drop_staged()
-                return
-            if self._update_id != command.update_id:
-                self._drop_staged()
-                self._update_id = command.update_id
-            try:
-                name = command.tensor.name
-                if name in self._staged:
-                    raise CheckpointError(f"update_weights: tensor {name!r} was given twice")
-                self._weights.check_given(command.tensor)
-            except BaseException:
-                self._drop_staged()
-                raise
-            self._staged[name] = command.tensor
-
-    def _drop_staged(self) -> None:
-        self._update_id, self._staged = None, {}
-
-    def _take_staged(self, update_id: str) -> HandedTensors:
-        with self._lock:
-            if self._update_id != update_id:
-                raise CheckpointError("update_weights: no tensors were given, or another update took their place")
-            staged = HandedTensors(self._staged)
-            self._drop_staged()
-            return staged
-
-    # --- commands -----------------------------------------------------------------------------------------------------
 
     def run(self, command: UpdateWeights | Sleep | WakeUp) -> None:
         """Do it. Raises `CheckpointError` and `RequestError`; the weights are the old ones then, or, where it is said
@@ -147,7 +103,7 @@ class ModelControl:
                 logger.error("weights that were in use cannot be read again: %s", error)
                 has_lost = True
                 if is_changed:  # the folder changed after the check
-                    self._read(folders)
+                    _read(self._weights, folders)
                 break
             self._runner.restore_graphs()
             folders = (*folders, folder) if index else (folder,)
@@ -164,7 +120,7 @@ class ModelControl:
         is_on_host = "weights" in status.asleep and not is_dropped
         self._check_given(source, is_partial=command.is_partial, is_on_host=is_on_host)
         if is_on_host:
-            self._set_awake("weights")
+            self.status = self.status.with_awake("weights")
         try:
             self._replace(source, is_partial=command.is_partial)
         except BaseException:
@@ -173,14 +129,14 @@ class ModelControl:
             raise
         self._empty_caches()
         if is_dropped:
-            self._set_awake("weights")
-        self._note_update(command)
+            self.status = self.status.with_awake("weights")
+        self.status = self.status.after(command)
         if not self.status.asleep:
             self._runner.restore_graphs()
 
     def _open_source(self, command: UpdateWeights) -> TensorSource:
         if command.update_id is not None:
-            return self._take_staged(command.update_id)
+            return self.staged.take(command.update_id)
         return self._weights.open_folder(command.folder or "")
 
     def _check_given(self, source: TensorSource, *, is_partial: bool, is_on_host: bool) -> None:
@@ -195,19 +151,6 @@ class ModelControl:
                 self._weights.offload()
                 release_cached_memory(self._runner.device)
             raise
-
-    def _note_update(self, command: UpdateWeights) -> None:
-        folders, has_given = self.status.folders, True
-        if command.folder is not None:
-            folders = (*folders, command.folder) if command.is_partial else (command.folder,)
-            has_given = self.status.has_given and command.is_partial
-        self.status = replace(
-            self.status,
-            epoch=self.status.epoch + 1,
-            folders=folders,
-            has_given=has_given,
-            has_lost=self.status.has_lost and command.is_partial,
-        )
 
     def _replace(self, source: TensorSource, *, is_partial: bool) -> None:
         """Replace weights that were checked. Graphs that would use old addresses are dropped with their cache."""
@@ -224,14 +167,13 @@ class ModelControl:
         self._empty_caches()
         if "kv_cache" not in status.asleep:
             self._runner.drop_cache()
-            self.status = replace(self.status, asleep=_with(self.status.asleep, "kv_cache"))
-        with self._lock:
-            self._drop_staged()
+            self.status = self.status.with_asleep("kv_cache")
+        self.staged.drop()
         if level == 2:
             self._weights.drop()
         elif "weights" not in status.asleep:
             self._weights.offload()
-        self.status = replace(self.status, asleep=_with(self.status.asleep, "weights"), level=max(level, status.level))
+        self.status = self.status.with_asleep("weights", level=max(level, status.level))
         release_cached_memory(self._runner.device)
         return_memory()
 
@@ -239,32 +181,19 @@ class ModelControl:
         if "weights" in tags and "weights" in self.status.asleep:
             if self.status.level == 1:
                 self._weights.restore()
+            elif self.status.has_given:
+                raise CheckpointError(
+                    "wake_up: the weights were given as tensors and dropped by sleep(level=2): give them again with "
+                    "update_weights, which wakes them up"
+                )
             else:
-                self._read_again()
-            self._set_awake("weights")
+                _read(self._weights, self.status.folders)
+            self.status = self.status.with_awake("weights")
         if "kv_cache" in tags and "kv_cache" in self.status.asleep:
             self._runner.restore_cache()
-            self._set_awake("kv_cache")
+            self.status = self.status.with_awake("kv_cache")
         if tags and not self.status.asleep:
             self._runner.restore_graphs()
-
-    def _read_again(self) -> None:
-        """Load dropped weights from where they came from."""
-        if self.status.has_given:
-            raise CheckpointError(
-                "wake_up: the weights were given as tensors and dropped by sleep(level=2): give them again with "
-                "update_weights, which wakes them up"
-            )
-        self._read(self.status.folders)
-
-    def _read(self, folders: Sequence[str]) -> None:
-        """Load all weights of the first folder, and what the others have of them."""
-        for index, folder in enumerate(folders):
-            self._weights.replace(self._weights.open_folder(folder), is_partial=index > 0)
-
-    def _set_awake(self, part: Part) -> None:
-        asleep = tuple(other for other in self.status.asleep if other != part)
-        self.status = replace(self.status, asleep=asleep, level=0 if part == "weights" else self.status.level)
 
     def _empty_caches(self) -> None:
         """Forget everything that was computed with the weights."""
@@ -273,9 +202,10 @@ class ModelControl:
         self._forget_answers()
 
 
-def _with(asleep: tuple[Part, ...], part: Part) -> tuple[Part, ...]:
-    """Return `asleep` and `part`, in the order of `PARTS`, whichever slept first."""
-    return tuple(other for other in PARTS if other == part or other in asleep)
+def _read(weights: ModelWeights, folders: Sequence[str]) -> None:
+    """Load all weights of the first folder, and what the others have of them."""
+    for index, folder in enumerate(folders):
+        weights.replace(weights.open_folder(folder), is_partial=index > 0)
 
 
 def _name(command: object) -> str:

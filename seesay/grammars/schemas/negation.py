@@ -59,17 +59,17 @@ class Negation:
         self._base = base
         self._beside = [part for one in beside for part in list_conjuncts(one, self._find_target)]
         self._makers: Mapping[str, Callable[[SchemaObject, str, Spot], list[Schema]]] = {
-            "type": self._without_types,
-            "enum": self._without_values,
-            "const": self._without_values,
-            "required": self._without_required,
+            "type": _without_types,
+            "enum": _without_values,
+            "const": _without_values,
+            "required": _without_required,
             "properties": self._without_properties,
             "anyOf": self._without_any,
             "allOf": self._without_all,
-            "not": lambda schema, _, spot: [self._writer.write(schema["not"], self._inside(spot, "not"))],
+            "not": lambda schema, _, spot: [self._writer.write(schema["not"], _inside(spot, "not"))],
             **dict.fromkeys(("$ref", "$dynamicRef", "$recursiveRef"), self._without_reference),
-            **dict.fromkeys(_OPPOSITE, self._without_bound),
-            **dict.fromkeys(_COUNTS, self._without_count),
+            **dict.fromkeys(_OPPOSITE, _without_bound),
+            **dict.fromkeys(_COUNTS, _without_count),
         }
 
     def write(self, schema: Any, spot: Spot, key: str, kinds: set[str] | None = None) -> Schema:
@@ -105,34 +105,6 @@ class Negation:
     def _find_target(self, reference: str) -> Any:
         return self._writer.references.find(reference, self._base, "$")[1]
 
-    @staticmethod
-    def _inside(spot: Spot, step: str) -> Spot:
-        return spot.at(step, closes=False)
-
-    def _without_types(self, schema: SchemaObject, key: str, spot: Spot) -> list[Schema]:
-        del key
-        given = read_types(schema, spot.place) or []
-        others = [kind for kind in _BEYOND_TYPES if kind not in given and not (kind == "number" and "integer" in given)]
-        return [{"type": others[0] if len(others) == 1 else others}] if others else []
-
-    def _without_values(self, schema: SchemaObject, key: str, spot: Spot) -> list[Schema]:
-        values = schema[key] if key == "enum" else [schema[key]]
-        if not isinstance(values, list):
-            raise refuse(spot.place, f"{key} must be a list")
-        by_kind: dict[str, list[Any]] = {}
-        for value in values:
-            by_kind.setdefault(type_of(value), []).append(value)
-        others = [kind for kind in _BEYOND_TYPES if kind not in by_kind]
-        options: list[Schema] = [{"type": others}] if others else []
-        for kind, write in _OTHERS_OF.items():
-            options += write(by_kind[kind]) if kind in by_kind else []
-        return options
-
-    def _without_required(self, schema: SchemaObject, key: str, spot: Spot) -> list[Schema]:
-        if isinstance(schema[key], bool):
-            return []
-        return [{"type": "object", "properties": {name: False}} for name in read_names(schema[key], key, spot.place)]
-
     def _without_properties(self, schema: SchemaObject, key: str, spot: Spot) -> list[Schema]:
         options: list[Schema] = []
         inner = Negation(self._writer) if self._beside else self
@@ -140,7 +112,7 @@ class Negation:
             if spot.base == self._base and is_always_other(value, name, self._beside, self._find_target):
                 found: Schema = True
             else:
-                found = any_of(inner._find(value, self._inside(spot, f"properties.{name[:60]}"))[0])
+                found = any_of(inner._find(value, _inside(spot, f"properties.{name[:60]}"))[0])
             if found is not False:
                 options.append({"type": "object", "properties": {name: found}, "required": [name]})
         return options
@@ -148,7 +120,7 @@ class Negation:
     def _without_any(self, schema: SchemaObject, key: str, spot: Spot) -> list[Schema]:
         parts: list[Schema] = []
         for i, option in enumerate(read_list(schema, key, spot.place)):
-            part = any_of(self._find(option, self._inside(spot, f"{key}[{i}]"))[0])
+            part = any_of(self._find(option, _inside(spot, f"{key}[{i}]"))[0])
             if part is False:
                 return []
             parts.append(part)
@@ -157,7 +129,7 @@ class Negation:
     def _without_all(self, schema: SchemaObject, key: str, spot: Spot) -> list[Schema]:
         options: list[Schema] = []
         for i, part in enumerate(read_list(schema, key, spot.place)):
-            options += self._find(part, self._inside(spot, f"{key}[{i}]"))[0]
+            options += self._find(part, _inside(spot, f"{key}[{i}]"))[0]
         return options
 
     def _without_reference(self, schema: SchemaObject, key: str, spot: Spot) -> list[Schema]:
@@ -167,17 +139,50 @@ class Negation:
         _, target, base = self._writer.references.find(reference, spot.base, spot.place)
         return self._find(target, Spot(spot.place, base, spot.depth + 1, False))[0]
 
-    def _without_bound(self, schema: SchemaObject, key: str, spot: Spot) -> list[Schema]:
-        if isinstance(schema[key], bool) or isinstance(schema.get(f"exclusive{key.capitalize()}"), bool):
-            return []  # of draft 4
-        return [{"type": "number", _OPPOSITE[key]: read_number(schema, key, spot.place)}]
 
-    def _without_count(self, schema: SchemaObject, key: str, spot: Spot) -> list[Schema]:
-        kind, other = _COUNTS[key]
-        count = read_count(schema, key, spot.place) or 0
-        if key.startswith("min"):
-            return [{"type": kind, other: count - 1}] if count else []
-        return [{"type": kind, other: count + 1}]
+def _inside(spot: Spot, step: str) -> Spot:
+    return spot.at(step, closes=False)
+
+
+def _without_types(schema: SchemaObject, key: str, spot: Spot) -> list[Schema]:
+    del key
+    given = read_types(schema, spot.place) or []
+    others = [kind for kind in _BEYOND_TYPES if kind not in given and not (kind == "number" and "integer" in given)]
+    return [{"type": others[0] if len(others) == 1 else others}] if others else []
+
+
+def _without_values(schema: SchemaObject, key: str, spot: Spot) -> list[Schema]:
+    values = schema[key] if key == "enum" else [schema[key]]
+    if not isinstance(values, list):
+        raise refuse(spot.place, f"{key} must be a list")
+    by_kind: dict[str, list[Any]] = {}
+    for value in values:
+        by_kind.setdefault(type_of(value), []).append(value)
+    others = [kind for kind in _BEYOND_TYPES if kind not in by_kind]
+    options: list[Schema] = [{"type": others}] if others else []
+    for kind, write in _OTHERS_OF.items():
+        options += write(by_kind[kind]) if kind in by_kind else []
+    return options
+
+
+def _without_required(schema: SchemaObject, key: str, spot: Spot) -> list[Schema]:
+    if isinstance(schema[key], bool):
+        return []
+    return [{"type": "object", "properties": {name: False}} for name in read_names(schema[key], key, spot.place)]
+
+
+def _without_bound(schema: SchemaObject, key: str, spot: Spot) -> list[Schema]:
+    if isinstance(schema[key], bool) or isinstance(schema.get(f"exclusive{key.capitalize()}"), bool):
+        return []  # of draft 4
+    return [{"type": "number", _OPPOSITE[key]: read_number(schema, key, spot.place)}]
+
+
+def _without_count(schema: SchemaObject, key: str, spot: Spot) -> list[Schema]:
+    kind, other = _COUNTS[key]
+    count = read_count(schema, key, spot.place) or 0
+    if key.startswith("min"):
+        return [{"type": kind, other: count - 1}] if count else []
+    return [{"type": kind, other: count + 1}]
 
 
 def _may_have(option: Schema, kinds: set[str]) -> bool:
