@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 
@@ -12,6 +12,9 @@ from seesay.engine.failures import explain
 from seesay.llm.scheduling.scheduler import Scheduler
 from seesay.llm.scheduling.step_commit import SequenceUpdate
 from seesay.values import FinishReason
+
+NewTokens = tuple[LiveRequest, SequenceUpdate, Sequence[Mapping[int, float]]]
+"""What a step has given a request, and the log-probabilities of that."""
 
 
 class RequestEnds:
@@ -52,6 +55,11 @@ class RequestEnds:
             request.end = end
         else:
             end()
+
+    def deliver_all(self, steps: Iterable[NewTokens]) -> None:
+        """Do as `deliver` for each."""
+        for request, update, logprobs in steps:
+            self.deliver(request, update, logprobs)
 
     def finish(
         self,

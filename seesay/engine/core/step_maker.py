@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from seesay.device.tower_pacer import TowerPacer
@@ -11,7 +11,7 @@ from seesay.engine.core.embedding_supply import EmbeddingSupply
 from seesay.engine.core.encoder_reports import EncoderReports
 from seesay.engine.core.grammars.step_masks import StepMasks
 from seesay.engine.core.live_requests import LiveRequests
-from seesay.engine.core.request_ends import RequestEnds
+from seesay.engine.core.request_ends import NewTokens, RequestEnds
 from seesay.engine.core.step_counts import StepCounts
 from seesay.engine.core.step_faults import StepFaults
 from seesay.engine.core.step_pipeline import StepFailedError, StepPipeline
@@ -24,11 +24,8 @@ if TYPE_CHECKING:
     from seesay.engine.core.speculation.speculation import Speculation
     from seesay.llm.running.launched_step import StepResult
     from seesay.llm.running.runner import ModelRunner
-    from seesay.llm.scheduling.step_commit import SequenceUpdate
 
 logger = logging.getLogger("seesay")
-
-_Delivery = tuple["LiveRequest", "SequenceUpdate", Sequence[Mapping[int, float]]]
 
 
 class StepMaker:
@@ -72,7 +69,7 @@ class StepMaker:
             processors=requests.processors,
             masks=masks,
             commit=self._commit,
-            hand_out=self._hand_out,
+            hand_out=ends.deliver_all,
             announce_forced_tokens=scheduler.announce_forced_tokens,
             fail=self._fail_row,
         )
@@ -153,7 +150,7 @@ class StepMaker:
         except StepFailedError as failure:
             self._recover(failure)
 
-    def _commit(self, plan: StepPlan, result: StepResult) -> list[_Delivery]:
+    def _commit(self, plan: StepPlan, result: StepResult) -> list[NewTokens]:
         """Apply the outcome of a plan, and end the requests that are complete. Returns what the others have got."""
         self._faults.note_commit()
         self._reports.take()  # of a tower call before this step: what it cost, or that it failed
@@ -167,7 +164,7 @@ class StepMaker:
             self._ends.fail(seq_id, error)
         self._requests.add_rows(result.rows)
         logprobs = {row.seq_id: row.logprobs for row in result.rows}
-        going_on: list[_Delivery] = []
+        going_on: list[NewTokens] = []
         for update in self._scheduler.commit_step(plan, result.token_ids, result.drafted):
             request = self._requests.by_id[update.seq.seq_id]
             request.note_token()
@@ -179,10 +176,6 @@ class StepMaker:
             else:
                 self._ends.deliver(*delivery)
         return going_on
-
-    def _hand_out(self, deliveries: list[_Delivery]) -> None:
-        for delivery in deliveries:
-            self._ends.deliver(*delivery)
 
     def _fail_row(self, request_id: int, error: BaseException) -> None:
         """End a request whose row cannot be computed, or let the tower's report do that."""

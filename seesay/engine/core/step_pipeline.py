@@ -153,19 +153,12 @@ class StepPipeline(Generic[Outcome]):
         """Commit the step in flight, and begin to make the masks of the one behind it."""
         step, self._in_flight = self._in_flight, None
         if step is None:
-            return self._begin_masks(plan)
+            return _begin_masks(self._masks, plan)
         outcome = self._collect(step, plan)
         try:
-            return self._begin_masks(plan)
+            return _begin_masks(self._masks, plan)
         finally:
             self._hand_out(outcome)
-
-    def _begin_masks(self, plan: StepPlan) -> BegunMasks | None:
-        """Begin to make the masks of a step when all plans before are committed."""
-        try:
-            return self._masks.begin(plan)
-        except BaseException as error:
-            raise StepFailedError(plan, error) from error
 
     def _finish_masks(self, step: _InFlight, *behind: StepPlan) -> tuple[_InFlight, Container[int]]:
         """Return a step with its masks, and the sequences that end as their rows have none: what these sample is
@@ -197,7 +190,7 @@ class StepPipeline(Generic[Outcome]):
         try:
             if not step.launched.is_sampled:
                 if self._runner.samples_late:
-                    step = step._replace(begun=self._begin_masks(step.plan))
+                    step = step._replace(begun=_begin_masks(self._masks, step.plan))
                 step, _ = self._finish_masks(step, *behind)
                 self._sample(step)
             result = self._runner.collect(step.launched)
@@ -209,3 +202,11 @@ class StepPipeline(Generic[Outcome]):
             raise StepFailedError(step.plan, error, *behind) from error
         self._masks.take(step.plan, result.token_ids)
         return self._commit(step.plan, result if step.is_alone else replace(result, seconds=None))
+
+
+def _begin_masks(masks: StepMasks, plan: StepPlan) -> BegunMasks | None:
+    """Begin to make the masks of a step when all plans before are committed."""
+    try:
+        return masks.begin(plan)
+    except BaseException as error:
+        raise StepFailedError(plan, error) from error
