@@ -30,7 +30,7 @@ from seesay.engine.token_messages import TokenRequest
 from seesay.llm.plans.sampling_params import SamplingParams
 from seesay.llm.plans.step_plan import StepPlan
 from seesay.llm.running.launched_step import StepResult
-from seesay.llm.scheduling.block_pool import BlockPool
+from seesay.llm.scheduling.pools.block_pool import BlockPool
 from seesay.llm.scheduling.scheduler import Scheduler
 from seesay.llm.scheduling.scheduler_config import SchedulerConfig
 from seesay.llm.scheduling.sequence import Sequence

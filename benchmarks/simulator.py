@@ -20,7 +20,7 @@ from step_model import RecordedTimes, StepShape
 from seesay.llm.plans.sampling_params import SamplingParams
 from seesay.llm.plans.step_plan import EncodeJob, StepPlan
 from seesay.llm.running.step_sizes import fill_up, row_sizes, token_sizes
-from seesay.llm.scheduling.block_pool import BlockPool
+from seesay.llm.scheduling.pools.block_pool import BlockPool
 from seesay.llm.scheduling.scheduler import Scheduler
 from seesay.llm.scheduling.scheduler_config import SchedulerConfig
 from seesay.llm.scheduling.sequence import Sequence as TokenSequence

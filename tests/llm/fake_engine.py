@@ -17,9 +17,9 @@ from seesay.errors import ErrorCode, RequestError
 from seesay.llm.memory.resume_points import ResumePoints
 from seesay.llm.plans.step_plan import StepPlan
 from seesay.llm.running.row_table import RowState, RowTable
-from seesay.llm.scheduling.block_pool import BlockPool
 from seesay.llm.scheduling.embedding_demand import EmbeddingRef
 from seesay.llm.scheduling.plan_deltas import make_begun
+from seesay.llm.scheduling.pools.block_pool import BlockPool
 from seesay.llm.scheduling.scheduler import Scheduler
 from seesay.llm.scheduling.scheduler_config import SchedulerConfig, find_max_step_tokens
 from seesay.llm.scheduling.sequence import EmbeddingState, Sequence, SequenceStatus

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from seesay.llm.plans.block_key import BlockKey
-from seesay.llm.scheduling.block_pool import BlockPool
+from seesay.llm.scheduling.pools.block_pool import BlockPool
 from seesay.llm.scheduling.prefix import digest
 
 

@@ -19,7 +19,7 @@ from seesay.llm.plans.plan_codec import encode_plan
 from seesay.llm.plans.sampling_params import SamplingParams
 from seesay.llm.plans.step_plan import StepPlan
 from seesay.llm.plans.traits import LengthScaling
-from seesay.llm.scheduling.block_pool import BlockPool
+from seesay.llm.scheduling.pools.block_pool import BlockPool
 from seesay.llm.scheduling.scheduler_config import SchedulerConfig
 from seesay.llm.scheduling.sequence import Sequence
 from seesay.llm.scheduling.state_slots import SnapshotPlaces, StateSlots

@@ -15,7 +15,7 @@ from seesay.llm.plans.step_plan import StepPlan, TokenMasks
 from seesay.llm.running.launched_step import StepResult
 from seesay.llm.running.row_table import RowState, RowTable
 from seesay.llm.running.splices import PlanSplices, Splices, find_splices
-from seesay.llm.scheduling.block_pool import BlockPool
+from seesay.llm.scheduling.pools.block_pool import BlockPool
 from seesay.values import EngineStats, MediaItem
 
 NUM_TOKENS = 11

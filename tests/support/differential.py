@@ -49,7 +49,7 @@ from seesay.llm.plans.step_plan import StepPlan
 from seesay.llm.plans.step_times import StepTimes
 from seesay.llm.running.runner import ModelRunner
 from seesay.llm.running.runner_limits import RunnerLimits
-from seesay.llm.scheduling.block_pool import BlockPool
+from seesay.llm.scheduling.pools.block_pool import BlockPool
 from seesay.llm.scheduling.scheduler import Scheduler
 from seesay.llm.scheduling.scheduler_config import SchedulerConfig
 from seesay.llm.scheduling.state_slots import SnapshotPlaces, StateSlots

@@ -20,7 +20,7 @@ from seesay.llm.scheduling.waiting_queue import WaitingQueue
 if TYPE_CHECKING:
     from seesay.llm.memory.resume_points import ResumePoints
     from seesay.llm.plans.traits import LengthScaling
-    from seesay.llm.scheduling.block_pool import BlockPool
+    from seesay.llm.scheduling.pools.block_pool import BlockPool
     from seesay.llm.scheduling.state_slots import StateSlots
     from seesay.values import FinishReason
 

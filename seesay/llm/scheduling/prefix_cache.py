@@ -15,8 +15,8 @@ from seesay.llm.scheduling.prefix import PromptKeys, extend_block_keys, hash_pro
 
 if TYPE_CHECKING:
     from seesay.llm.scheduling.arrival_queue import ArrivalQueue
-    from seesay.llm.scheduling.block_pool import BlockPool
     from seesay.llm.scheduling.blocked_sequences import BlockedSequences
+    from seesay.llm.scheduling.pools.block_pool import BlockPool
     from seesay.llm.scheduling.sequence import Sequence
 
 

@@ -37,7 +37,7 @@ from seesay.values import EngineStats
 
 if TYPE_CHECKING:
     from seesay.llm.memory.resume_points import ResumePoints
-    from seesay.llm.scheduling.block_pool import BlockPool
+    from seesay.llm.scheduling.pools.block_pool import BlockPool
     from seesay.llm.scheduling.state_slots import StateSlots
     from seesay.values import FinishReason
 

@@ -9,7 +9,7 @@ from seesay.errors import ErrorCode, RequestError
 
 if TYPE_CHECKING:
     from seesay.llm.plans.traits import LengthScaling
-    from seesay.llm.scheduling.block_pool import BlockPool
+    from seesay.llm.scheduling.pools.block_pool import BlockPool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from seesay.llm.scheduling.block_pool import BlockPool
 from seesay.llm.scheduling.blocked_sequences import BlockedSequences
+from seesay.llm.scheduling.pools.block_pool import BlockPool
 from seesay.llm.scheduling.sequence import Sequence, SequenceStatus
 
 

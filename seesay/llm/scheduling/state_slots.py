@@ -14,8 +14,8 @@ from collections.abc import Sequence as Values
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from seesay.llm.scheduling.block_pool import BlockPool
-from seesay.llm.scheduling.copied_slots import CopiedSlots
+from seesay.llm.scheduling.pools.block_pool import BlockPool
+from seesay.llm.scheduling.pools.copied_slots import CopiedSlots
 
 if TYPE_CHECKING:
     from seesay.llm.plans.block_key import BlockKey

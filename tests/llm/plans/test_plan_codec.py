@@ -21,8 +21,8 @@ from seesay.llm.plans.step_plan import (
     Row,
     StepPlan,
 )
-from seesay.llm.scheduling.block_pool import BlockPool
 from seesay.llm.scheduling.plan_deltas import make_begun as make_plan_begun
+from seesay.llm.scheduling.pools.block_pool import BlockPool
 from seesay.llm.scheduling.scheduler import Scheduler
 from seesay.llm.scheduling.scheduler_config import SchedulerConfig
 from seesay.llm.scheduling.sequence import Sequence

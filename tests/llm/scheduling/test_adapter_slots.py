@@ -6,7 +6,7 @@ import pytest
 from llm.fake_engine import FakeEngine, make_prompt
 
 from seesay.llm.plans.sampling_params import SamplingParams
-from seesay.llm.scheduling.block_pool import BlockPool
+from seesay.llm.scheduling.pools.block_pool import BlockPool
 from seesay.llm.scheduling.scheduler_config import SchedulerConfig
 from seesay.llm.scheduling.sequence import Sequence, SequenceStatus
 

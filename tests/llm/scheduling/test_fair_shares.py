@@ -15,8 +15,8 @@ from pairs import num_examples
 
 from seesay.llm.plans.plan_codec import encode_plan
 from seesay.llm.plans.sampling_params import SamplingParams
-from seesay.llm.scheduling.block_pool import BlockPool
 from seesay.llm.scheduling.fair_shares import divide_tokens
+from seesay.llm.scheduling.pools.block_pool import BlockPool
 from seesay.llm.scheduling.scheduler_config import SchedulerConfig
 from seesay.llm.scheduling.sequence import Sequence, SequenceStatus
 

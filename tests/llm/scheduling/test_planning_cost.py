@@ -12,7 +12,7 @@ from llm.scheduling.test_scheduler import make_sequence, picture_hash
 from seesay.llm.plans.block_key import BlockKey
 from seesay.llm.plans.sampling_params import SamplingParams
 from seesay.llm.plans.step_plan import StepPlan
-from seesay.llm.scheduling.block_pool import BlockPool
+from seesay.llm.scheduling.pools.block_pool import BlockPool
 from seesay.llm.scheduling.prefix import make_block_key
 from seesay.llm.scheduling.scheduler import Scheduler
 from seesay.llm.scheduling.scheduler_config import SchedulerConfig

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from seesay.llm.plans.sampling_params import SamplingParams
-from seesay.llm.scheduling.block_pool import BlockPool
 from seesay.llm.scheduling.blocked_sequences import BlockedSequences
+from seesay.llm.scheduling.pools.block_pool import BlockPool
 from seesay.llm.scheduling.prefix_cache import PrefixCache
 from seesay.llm.scheduling.scheduler import Scheduler
 from seesay.llm.scheduling.scheduler_config import SchedulerConfig

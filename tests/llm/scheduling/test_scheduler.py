@@ -9,7 +9,7 @@ import pytest
 from seesay.errors import ErrorCode, RequestError
 from seesay.llm.plans.sampling_params import SamplingParams
 from seesay.llm.plans.step_plan import AddedBlocks, Row, StepPlan
-from seesay.llm.scheduling.block_pool import BlockPool
+from seesay.llm.scheduling.pools.block_pool import BlockPool
 from seesay.llm.scheduling.scheduler import Scheduler
 from seesay.llm.scheduling.scheduler_config import SchedulerConfig
 from seesay.llm.scheduling.sequence import Sequence, SequenceStatus

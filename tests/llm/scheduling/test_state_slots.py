@@ -7,7 +7,7 @@ import pytest
 from llm.fake_engine import FakeEngine
 
 from seesay.llm.plans.sampling_params import SamplingParams
-from seesay.llm.scheduling.block_pool import BlockPool
+from seesay.llm.scheduling.pools.block_pool import BlockPool
 from seesay.llm.scheduling.scheduler_config import SchedulerConfig
 from seesay.llm.scheduling.sequence import Sequence
 from seesay.llm.scheduling.state_slots import SnapshotPlaces, StateSlots

@@ -16,7 +16,7 @@ from seesay.llm.plans.sampling_params import SamplingParams
 from seesay.llm.plans.step_plan import Row, StepPlan
 from seesay.llm.plans.step_times import StepCosts, StepTimes, StepWork, count_pairs, measure_work
 from seesay.llm.running.step_sizes import token_sizes
-from seesay.llm.scheduling.block_pool import BlockPool
+from seesay.llm.scheduling.pools.block_pool import BlockPool
 from seesay.llm.scheduling.scheduler import Scheduler
 from seesay.llm.scheduling.scheduler_config import SchedulerConfig
 from seesay.llm.scheduling.sequence import Sequence

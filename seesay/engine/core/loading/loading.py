@@ -41,7 +41,7 @@ from seesay.engine.watchdog import hang_limit_s
 from seesay.grammars.bad_words import CompiledBadWords
 from seesay.grammars.masks import CompiledGrammars
 from seesay.llm.plans.step_times import StepTimes
-from seesay.llm.scheduling.block_pool import BlockPool
+from seesay.llm.scheduling.pools.block_pool import BlockPool
 from seesay.llm.scheduling.scheduler import Scheduler
 from seesay.llm.scheduling.scheduler_config import SchedulerConfig, find_max_step_tokens
 from seesay.llm.scheduling.step_policy import TimedSteps

@@ -5,8 +5,8 @@ from llm.tables import fill, make_chain
 
 from seesay.llm.plans.block_key import BlockKey
 from seesay.llm.plans.step_plan import BlockCopy
-from seesay.llm.scheduling.block_pool import BlockPool
-from seesay.llm.scheduling.host_slots import HostSlots
+from seesay.llm.scheduling.pools.block_pool import BlockPool
+from seesay.llm.scheduling.pools.host_slots import HostSlots
 
 
 def which_are_there(slots: HostSlots, *words: str) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from seesay.llm.scheduling.host_slots import HostSlots
+from seesay.llm.scheduling.pools.host_slots import HostSlots
 from seesay.values import EngineStats
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from llm.tables import fill, make_chain
 from pairs import num_examples
 
 from seesay.llm.plans.block_key import BlockKey
-from seesay.llm.scheduling.block_pool import BlockPool
+from seesay.llm.scheduling.pools.block_pool import BlockPool
 
 
 def test_what_was_released_is_found_until_its_block_is_needed() -> None:
