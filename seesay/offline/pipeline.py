@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, overload
@@ -28,6 +28,7 @@ from seesay.offline.call import AdapterNames, Call, GenConfigs
 from seesay.offline.choices import check_streams
 from seesay.offline.deprecated import with_pipeline_arguments
 from seesay.offline.embedding import embed_prompts
+from seesay.offline.engine_control import EngineControl
 from seesay.offline.ordered_answers import Answers, collect_answers, collect_answers_async, stream_answers
 from seesay.offline.perplexity import measure_losses
 from seesay.offline.session import Session, check_sessions, stream_turns
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from seesay.engine.front.engine import AsyncEngine
-    from seesay.processors.text.tokenizer import Tokenizer
-    from seesay.templates import ChatTemplate
     from seesay.values import Pooling
 
 # The prompts that give one answer. A list of messages does too; a list of anything else is a batch. Lists are
@@ -92,7 +91,7 @@ def pipeline(
     )
 
 
-class Pipeline:
+class Pipeline(EngineControl):
     """A loaded model that answers prompts. Thread-safe. Close it, or use it in a `with` statement.
 
     A prompt is a string, OpenAI messages (a list of dicts), `(text, image)`, `(text, [images])` or `(image, text)`;
@@ -134,32 +133,10 @@ class Pipeline:
         pipe._engine = engine
         return pipe
 
-    # --- settings that may change between calls ---------------------------------------------------------------------
-
     @property
     def engine(self) -> AsyncEngine:
         """The engine, for use from asyncio."""
         return self._engine
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        """The model's tokenizer. Another one can be assigned, also a fast tokenizer of Transformers."""
-        return self._engine.tokenizer
-
-    @tokenizer.setter
-    def tokenizer(self, tokenizer: Tokenizer) -> None:
-        self._engine.tokenizer = tokenizer
-
-    @property
-    def chat_template(self) -> ChatTemplate:
-        """The chat template. Its attributes can be changed, and another template, or its name, can be assigned."""
-        return self._engine.chat_template
-
-    @chat_template.setter
-    def chat_template(self, template: ChatTemplate) -> None:
-        self._engine.chat_template = template
-
-    # --- answers ----------------------------------------------------------------------------------------------------
 
     @overload
     def infer(
@@ -318,8 +295,6 @@ class Pipeline:
         responses = search_beams(self._engine, requests, params)
         return responses if is_list else responses[0]
 
-    # --- conversations ----------------------------------------------------------------------------------------------
-
     def session(self, *, max_frames: int = MAX_FRAMES) -> Session:
         """Start a new conversation. max_frames: most frames of a live video in its prompt (`Session.push`)."""
         return Session(self._engine, max_frames)
@@ -380,8 +355,6 @@ class Pipeline:
     def end_session(self, session: Session) -> None:
         """Stop the running answer of a session and delete its turns. It cannot be used again."""
         session.close()
-
-    # --- perplexity, embeddings, caches, closing --------------------------------------------------------------------
 
     def get_ppl(self, input_ids: object, do_preprocess: bool = True, **kwargs: object) -> list[float]:
         """Return the mean cross entropy of each token sequence or prompt under the model, in nats (the logarithm of
@@ -458,70 +431,6 @@ class Pipeline:
             do_preprocess=do_preprocess,
             arguments=kwargs,
         )
-
-    def reset_caches(self) -> None:
-        """Clear the caches of preprocessed media, embeddings and prefixes. Running requests continue."""
-        self._engine.reset_caches()
-
-    # --- weights and sleep ------------------------------------------------------------------------------------------
-
-    @property
-    def is_sleeping(self) -> bool:
-        """Whether the weights or the KV cache are not on the device, so that no request is answered."""
-        return bool(self._engine.status.asleep)
-
-    @property
-    def weights_epoch(self) -> int:
-        """How often the weights have changed since the model was loaded."""
-        return self._engine.status.epoch
-
-    def update_weights(
-        self,
-        source: str | os.PathLike[str] | Mapping[str, object] | Iterable[tuple[str, object]],
-        *,
-        partial: bool = False,
-        running: Literal["finish", "abort"] = "finish",
-    ) -> None:
-        """Replace the weights of the decoder and the tower, and forget what was cached with the old ones.
-
-        source: a model folder, or names and tensors (torch or NumPy) as in the checkpoint. Tensors are taken one after
-            another; the host keeps a copy of them until all are there.
-        partial: the source has only some of the weights; of layers that are computed as one (q, k and v; gate and up;
-            weight and bias) all. Without it, it must have all of them.
-        running: 'finish' waits for the end of running requests; 'abort' aborts them. New ones wait for the new weights.
-
-        Options of EngineConfig stay as they are: with quantization='fp8', the new weights are quantized, too. Raises
-        CheckpointError for a tensor that is unknown, missing, given twice, of another type or shape, or not finite; the
-        old weights stay in use.
-        """
-        self._engine.update_weights(source, partial=partial, running=running)
-
-    def sleep(self, level: int = 1, *, running: Literal["finish", "abort"] = "finish") -> None:
-        """Free the memory of the device until `wake_up`. Requests that come meanwhile get an error.
-
-        level: 1 frees the KV cache and moves the weights to host memory; 2 frees both, for weights that are to be
-            replaced or are read again from their folder.
-        running: 'finish' waits for the end of running requests, 'abort' aborts them.
-        """
-        self._engine.sleep(level, running=running)
-
-    def wake_up(self, tags: Iterable[str] | None = None) -> None:
-        """End the sleep; with tags ('weights', 'kv_cache') of one part alone, the other one then still sleeps."""
-        self._engine.wake_up(tags)
-
-    def load_adapter(self, name: str, source: str | os.PathLike[str]) -> None:
-        """Let requests name a LoRA adapter (`adapter_name`), while others are answered.
-
-        source: a folder as PEFT writes it, or a hub id. Slots for adapters are made when the model is loaded
-        (EngineConfig.max_adapters). Raises CheckpointError for an adapter that does not fit, RequestError for a name
-        that is in use.
-        """
-        self._engine.load_adapter(name, source)
-
-    def unload_adapter(self, name: str, *, running: Literal["finish", "abort"] = "finish") -> None:
-        """Let no request name an adapter any more, wait until those that use it have ended, and free its memory.
-        running: 'abort' aborts these requests."""
-        self._engine.unload_adapter(name, running=running)
 
     def close(self) -> None:
         """Abort running requests and free the model. Closing twice is allowed."""

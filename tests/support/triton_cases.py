@@ -62,3 +62,8 @@ def assert_close(
     if ours.numel():
         error = (ours.double() - exact).norm() / exact.norm().clamp(min=least_norm)
         assert error <= factor * tolerances[ours.dtype], f"relative error {error:.2e}"
+
+
+def make_scores(num_rows: int, size: int, spread: float, dtype: torch.dtype) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(size + int(10 * spread))
+    return (torch.randn(num_rows, size, generator=generator) * spread).to(dtype)

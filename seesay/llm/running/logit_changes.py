@@ -67,9 +67,9 @@ def _penalize(
     tensors = upload(_list_penalties(rows, penalized), scores.device)
     tensors.append(tensors[-1] if previous is None else previous)
     if has_kernels(scores.device):
-        from seesay.kernels import sampling
+        from seesay.kernels import logit_changes
 
-        sampling.penalize_tokens(scores, *tensors)
+        logit_changes.penalize_tokens(scores, *tensors)
     else:
         penalize_tokens(scores, *tensors)
 
@@ -248,12 +248,12 @@ def avoid_tokens(
     avoiding: list[int],
 ) -> None:
     """Turn the choices of greedy rows from the tokens that they may not have."""
-    from seesay.kernels import sampling
+    from seesay.kernels import logit_changes
 
     banned = [rows[i].params.banned_token_ids(rows[i].num_generated) for i in avoiding]
     starts = np.cumsum([0, *map(len, banned)])
     ids = np.fromiter(chain.from_iterable(banned), dtype=np.int64, count=starts[-1])
-    sampling.avoid_tokens(logits, best, token_ids, *upload([np.array(avoiding), starts, ids], logits.device))
+    logit_changes.avoid_tokens(logits, best, token_ids, *upload([np.array(avoiding), starts, ids], logits.device))
 
 
 def _process(scores: torch.Tensor, row: SamplingRow) -> torch.Tensor:
