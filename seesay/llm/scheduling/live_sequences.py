@@ -312,7 +312,7 @@ class LiveSequences:
         that wrong tokens have changed becomes what it was before them."""
         place = seq.num_scheduled
         if self.states is not None and seq.spare_slot >= 0:
-            self.states.take_back(seq)
+            self.states.spares.take_back(seq)
         if seq.snapshots is None or not seq.snapshots.has(place, seq.num_tokens):
             return
         if self.states is not None and self.prefix.name_blocks(seq, place):
@@ -320,14 +320,14 @@ class LiveSequences:
 
     def spare_state(self, seq: Sequence) -> bool:
         """Keep the state of a sequence before a row with proposed tokens. Returns whether it may have them."""
-        return self.states is None or self.states.spare(seq)
+        return self.states is None or self.states.spares.make(seq)
 
     def settle_state(self, seq: Sequence, *, is_right: bool) -> bool:
         """A row with proposed tokens was computed; `is_right`: all of them were. Returns whether the state of its
         sequence is that behind its computed tokens; else it is computed from the beginning of that row again."""
         if self.states is None or not is_right:
             return self.states is None
-        self.states.drop_spare(seq)
+        self.states.spares.drop(seq)
         return True
 
     def forget_blocks(self, seq: Sequence) -> None:

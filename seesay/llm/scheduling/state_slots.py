@@ -56,16 +56,43 @@ class SnapshotPlaces:
         return is_at_end or not place % self.spacing or place in self.ends
 
 
+class SpareSlots:
+    """Copies of states from before rows with proposed tokens, one for each sequence that has such a row."""
+
+    def __init__(self, pool: BlockPool, slots: CopiedSlots) -> None:
+        self._pool, self._slots = pool, slots
+
+    def make(self, seq: Sequence) -> bool:
+        """Copy the state of `seq` before a row with proposed tokens, if there is room. Returns whether there is."""
+        if not self._pool.can_allocate(1):
+            return False
+        seq.spare_slot = self._slots.take()
+        self._slots.copy(seq.state_slot, seq.spare_slot)
+        return True
+
+    def take_back(self, seq: Sequence) -> None:
+        """Let the state of `seq` be the one before the proposed tokens of its last row."""
+        self._slots.copy(seq.spare_slot, seq.state_slot)
+        self.drop(seq)
+
+    def drop(self, seq: Sequence) -> None:
+        """Keep no state before proposed tokens."""
+        if seq.spare_slot >= 0:
+            self._pool.release((seq.spare_slot,))
+            seq.spare_slot = -1
+
+
 class StateSlots:
     """`num_slots` slots, and `num_host_slots` for snapshots on the host; `places` says where snapshots are taken. They
     are the resume points of the layers (`ResumePoints`). pool: running sequences use some of its blocks, and snapshots
-    are cached in others."""
+    are cached in others. spares: states that a step with proposed tokens may go back to."""
 
     def __init__(
         self, num_slots: int, places: SnapshotPlaces, *, enable_prefix_caching: bool = True, num_host_slots: int = 0
     ) -> None:
         self.pool = BlockPool(num_slots, 1, enable_prefix_caching, num_host_slots)
         self._slots = CopiedSlots(self.pool)
+        self.spares = SpareSlots(self.pool, self._slots)
         self.places = replace(places, is_empty=not enable_prefix_caching)
         self.total_snapshots = 0
 
@@ -109,26 +136,7 @@ class StateSlots:
         if seq.state_slot >= 0:
             self.pool.release((seq.state_slot,))
             seq.state_slot, seq.last_snapshot = -1, None
-            self.drop_spare(seq)
-
-    def spare(self, seq: Sequence) -> bool:
-        """Copy the state of `seq` before a row with proposed tokens, if there is room. Returns whether there is."""
-        if not self.has_room:
-            return False
-        seq.spare_slot = self._slots.take()
-        self._slots.copy(seq.state_slot, seq.spare_slot)
-        return True
-
-    def take_back(self, seq: Sequence) -> None:
-        """Let the state of `seq` be the one before the proposed tokens of its last row."""
-        self._slots.copy(seq.spare_slot, seq.state_slot)
-        self.drop_spare(seq)
-
-    def drop_spare(self, seq: Sequence) -> None:
-        """Keep no state before proposed tokens."""
-        if seq.spare_slot >= 0:
-            self.pool.release((seq.spare_slot,))
-            seq.spare_slot = -1
+            self.spares.drop(seq)
 
     def keep(self, seq: Sequence, place: int) -> None:
         """Keep the state of `seq`, which is behind `place` tokens, for others, as far as there is room. `block_keys`
