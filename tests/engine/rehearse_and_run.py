@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -82,7 +83,8 @@ class RecordedRunner(ModelRunner):
         return launched
 
     def sample(self, launched: Any, masks: Any = None, processors: Any = None) -> None:
-        self._note("sample", launched, masks)
+        kept = None if masks is None else replace(masks, bits=masks.bits.copy())  # its memory is used again
+        self._note("sample", launched, kept)
         super().sample(launched, masks, processors)
 
     def collect(self, launched: LaunchedStep) -> StepResult:

@@ -168,7 +168,8 @@ class TapedRunner(ModelRunner):
         return launched
 
     def sample(self, launched: Any, masks: TokenMasks | None = None, *others: Any, **options: Any) -> None:
-        number = self._tape.add("sample", launched, masks)
+        kept = None if masks is None else replace(masks, bits=masks.bits.copy())  # its memory is used again
+        number = self._tape.add("sample", launched, kept)
         super().sample(launched, masks, *others, **options)
         self._tape.states[number] = read_state(self)
 

@@ -177,7 +177,8 @@ class TokenMasks:
     seq_ids: the sequences of these rows. One whose row has drafts may be there several times: for its next token, and
     for those behind its first, second, … draft.
     bits: int32 [len(seq_ids), ceil(vocab / 32) or more]; bit i % 32 of word i // 32 is 1 where token i is allowed, as
-    in llguidance. Tokens that the row's options ban at this place are not. Its memory may be pinned.
+    in llguidance. Tokens that the row's options ban at this place are not. Its memory may be pinned, and is used again
+    when the tokens of the step behind this one are known.
     jumps: by the id of a sequence, the one token that its mask allows, and the tokens that come behind that whatever
     the model computes: the next row of the sequence begins with all of them.
     """
