@@ -48,6 +48,9 @@ FIELDS = {
     "llava_next": ("image_grid_pinpoints", "vision_config.image_size"),
     "llava_onevision": ("image_grid_pinpoints", "vision_aspect_ratio", "video_token_index", "vision_config.patch_size"),
     "internvl_chat": ("llm_config", "vision_config", "max_dynamic_patch", "select_layer", "vision_config.qkv_bias"),
+    "mono_internvl": (
+        "vision_config.model_type", "llm_config.architectures", "select_layer", "vision_config.patch_size",
+    ),
     "llava_next_original": ("image_aspect_ratio", "image_grid_pinpoints", "mm_vision_tower", "vision_config"),
     "internvl": (
         "downsample_ratio", "vision_config.image_size", "vision_config.patch_size", "vision_config.hidden_size",

@@ -96,7 +96,7 @@ MODEL_NAMES: tuple[ModelName, ...] = (
         name="Mono-InternVL",
         example="OpenGVLab/Mono-InternVL-2B",
         architecture="InternVLChatModel",
-        why_not="patches without a tower go through feed-forwards of their own; nearest: InternVL2",
+        tower="intern_vit_patch",
     ),
     ModelName(name="Phi-3-mini", example="microsoft/Phi-3-mini-4k-instruct", architecture="Phi3ForCausalLM"),
     ModelName(name="Phi-3-vision", example="microsoft/Phi-3-vision-128k-instruct", architecture="Phi3VForCausalLM"),

@@ -16,7 +16,7 @@ from PIL import Image
 from seesay import lite
 from seesay.errors import ConfigError
 
-_SPLIT = ("CogVLMForCausalLM", "InternLMXComposer2ForCausalLM")
+_SPLIT = ("CogVLMForCausalLM", "InternLMXComposer2ForCausalLM", "InternVLChatModel/intern_vit_patch")
 SPLIT = tuple(name for name, tiny in CHECKPOINTS.items() if tiny.architecture in _SPLIT)
 """Their linear layers have other weights for pictures, or additions."""
 

@@ -125,6 +125,7 @@ CHECKPOINTS: Mapping[str, Tiny] = {
     "internvl_gpt_oss": Tiny(architecture="InternVLForConditionalGeneration", variant=True),
     "internvl_chat": _original("InternVLChatModel", "InternVLForConditionalGeneration"),
     "internvl_chat_6b": _original("InternVLChatModel", "InternVLForConditionalGeneration"),
+    "mono_internvl": Tiny(architecture="InternVLChatModel/intern_vit_patch"),
     "llava_next": Tiny(architecture="LlavaNextForConditionalGeneration"),
     "llava_interleave": Tiny(architecture="LlavaForConditionalGeneration", variant=True),
     "llava_onevision": Tiny(architecture="LlavaOnevisionForConditionalGeneration"),

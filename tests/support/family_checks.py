@@ -322,6 +322,8 @@ def keys_follow_settings(loaded: Loaded, scratch: Path) -> None:
     """A processor with another setting, of which some medium becomes something else, has another key. Where the keys
     differ, nothing is processed but to see that some settings do change a medium."""
     family = loaded.family
+    if family.checkpoint.image_processor is not None:
+        return  # constants of the published code, and of config.json, which tests of that layout change
     media = probe_media(family)
     before = [outcome(family, item, {}) for item in media]
     settings = json.loads((loaded.path / "processor_config.json").read_text())

@@ -122,8 +122,8 @@ def print_page() -> Iterator[str]:
 
 
 def find_references() -> Mapping[str, str]:
-    """Return the modules of `tests/reference` by the architecture, or the model type, that `oracles.py` imports each
-    for."""
+    """Return the modules of `tests/reference` by the architecture, or the model type of a model or its tower, that
+    `oracles.py` imports each for."""
     found = dict(HEARD)
     for branch in ast.walk(ast.parse(Path(__file__).with_name("oracles.py").read_text(encoding="utf-8"))):
         if isinstance(branch, ast.If) and isinstance(branch.test, ast.Compare):
@@ -145,7 +145,7 @@ def reference_of(name: str, tiny: Tiny, references: Mapping[str, str]) -> str | 
         return references["baichuan"]
     architecture, _, tower = tiny.architecture.partition("/")
     is_text = not ENROLLED[name].modalities and not tower
-    return None if is_text else references.get(architecture)
+    return None if is_text else references.get(architecture, references.get(tower))
 
 
 def _describe(name: str, tiny: Tiny) -> Sequence[str]:

@@ -836,6 +836,19 @@ LAYOUTS: dict[str, Layout] = {
         },
         template_file="tokenizer_config.json",
     ),
+    "Mono-InternVL-2B": Layout(
+        tiny="mono_internvl",
+        config=publish_internvl_chat,
+        tokenizer={"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False},
+        files={
+            "preprocessor_config.json": INTERN_PROCESSOR,
+            "configuration_internvl_chat.py": CODE,
+            "modeling_internvl_chat.py": CODE,
+            "modeling_internlm2_ve.py": CODE,
+            "conversation.py": CODE,
+        },
+        template_file="tokenizer_config.json",
+    ),
     "llava-v1.6-mistral-7b": Layout(
         tiny="llava_next_original",
         config=publish_original_llava,

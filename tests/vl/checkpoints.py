@@ -955,6 +955,12 @@ def _ovis2_original(path: Path) -> None:
     write_ovis2(path)
 
 
+def _mono_internvl(path: Path) -> None:
+    from vl.published_checkpoints import write_mono_internvl
+
+    write_mono_internvl(path)
+
+
 def _llava_onevision(
     path: Path, image_mean: Sequence[float] = (0.5, 0.45, 0.4), image_std: Sequence[float] = (0.3, 0.28, 0.27)
 ) -> None:
@@ -1679,6 +1685,7 @@ FACTORIES: dict[str, Callable[[Path], None]] = {
             "rope_parameters": None,
         },
     ),
+    "mono_internvl": _mono_internvl,
     "internvl_chat": _internvl_chat(LlamaConfig),
     "internvl_chat_6b": _internvl_chat(
         Qwen3Config, hidden_size=48, num_attention_heads=3, attention_bias=False, use_qk_norm=True, norm_type="rms_norm"

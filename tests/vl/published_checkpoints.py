@@ -1,4 +1,5 @@
-"""Tiny checkpoints of DeepSeek-VL and Ovis2 in the layouts of their authors, with the weights of plain references.
+"""Tiny checkpoints of DeepSeek-VL, Ovis2 and Mono-InternVL in the layouts of their authors, with the weights of plain
+references.
 
 Names, order and fields are those of the published files; the code that is named in them is not run.
 """
@@ -30,6 +31,14 @@ _BACKBONE: dict[str, Any] = {
     "num_attention_heads": 2, "num_channels": 3, "num_hidden_layers": 2, "patch_size": 4, "projection_dropout": 0.0,
     "qkv_bias": False, "rms_norm_eps": 1e-5, "use_bias": False,
 }  # fmt: skip
+_PATCHES: dict[str, Any] = {
+    "architectures": ["InternVisionPatchModel"], "attention_dropout": 0.0, "drop_path_rate": 0.0, "dropout": 0.0,
+    "hidden_act": "gelu", "hidden_size": 32, "image_size": 16, "initializer_factor": 0.1, "initializer_range": 1e-10,
+    "intermediate_size": 48, "layer_norm_eps": 1e-6, "model_type": "intern_vit_patch", "norm_type": "layer_norm",
+    "num_attention_heads": 16, "num_channels": 3, "num_hidden_layers": 24, "patch_size": 4, "qk_normalization": False,
+    "qkv_bias": True, "torch_dtype": "float32", "use_flash_attn": True,
+}  # fmt: skip
+"""Those of layers, of which there are none, are still there."""
 
 
 def _save(path: Path, model: Any, tokenizer: Any, files: dict[str, Any]) -> None:
@@ -122,3 +131,55 @@ def write_ovis2(path: Path) -> None:
     _save(path, model, tokenizer, {"config": config, "preprocessor_config": clip, "generation_config": generation})
     for code in ("configuration_aimv2", "configuration_ovis", "modeling_aimv2", "modeling_ovis"):
         (path / f"{code}.py").write_text(CODE)
+
+
+def write_mono_internvl(path: Path) -> None:
+    """Write a Mono-InternVL: an InternVLChatModel by its config.json. Tokenizer and template both write `<s>`. The
+    published conversation has a long text before the first question, so that of the folder is asked instead."""
+    from published_originals import INTERN_PROCESSOR
+    from reference.mono_internvl import END, MARKER, START, MonoInternVL
+    from vl.checkpoints import BOS_CHATML, make_tokenizer, spread_weights
+
+    names = {"start_image_token": START, "end_image_token": END, "context_image_token": MARKER}
+    tokenizer = make_tokenizer(BOS_CHATML.replace("@image@", f"{MARKER}\n"), has_bos=True, **names)
+    ids = {name: getattr(tokenizer, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
+    code = {"AutoModelForCausalLM": "modeling_internlm2_ve.InternLM2VEForCausalLM"}
+    llm = {
+        **_TEXT, **ids, "architectures": ["InternLM2VEForCausalLM"], "model_type": "internlm2", "bias": False,
+        "attn_implementation": "eager", "auto_map": {"AutoConfig": "configuration_internlm2.InternLM2Config", **code},
+        "hidden_act": "silu", "rms_norm_eps": 1e-5, "rope_scaling": {"factor": 2.0, "type": "dynamic"},
+        "rope_theta": 1000000, "tie_word_embeddings": False, "transformers_version": "4.37.2",
+    }  # fmt: skip
+    config = {
+        "architectures": ["InternVLChatModel"],
+        "auto_map": {
+            "AutoConfig": "configuration_internvl_chat.InternVLChatConfig",
+            "AutoModel": "modeling_internvl_chat.InternVLChatModel",
+        },
+        "downsample_ratio": 0.5,
+        "dynamic_image_size": True,
+        "force_image_size": 16,
+        "llm_config": llm,
+        "max_dynamic_patch": 6,
+        "min_dynamic_patch": 1,
+        "model_type": "internvl_chat",
+        "pad2square": False,
+        "ps_version": "v2",
+        "select_layer": -1,
+        "template": "of-this-folder",
+        "torch_dtype": "float32",
+        "transformers_version": None,
+        "use_backbone_lora": 0,
+        "use_llm_lora": 0,
+        "use_thumbnail": True,
+        "vision_config": _PATCHES,
+    }
+    model = MonoInternVL(config)
+    spread_weights(model)
+    model.get_parameter("mlp1.0.weight").data.add_(1)
+    generation = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
+    files = {"config": config, "preprocessor_config": INTERN_PROCESSOR, "generation_config": generation}
+    _save(path, model, tokenizer, files)
+    kinds = ("configuration_intern_vit", "configuration_internvl_chat", "modeling_intern_vit", "modeling_internvl_chat")
+    for name in (*kinds, "configuration_internlm2", "modeling_internlm2_ve", "conversation"):
+        (path / f"{name}.py").write_text(CODE)

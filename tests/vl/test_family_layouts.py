@@ -32,6 +32,8 @@ def test_old_processor_files_mean_the_same(
     name: str, tiny_checkpoint: Callable[[str], Path], load: Callable[[str], Loaded], tmp_path: Path
 ) -> None:
     path = shutil.copytree(tiny_checkpoint(name), tmp_path / "old")
+    if load(name).family.checkpoint.image_processor is not None:
+        pytest.skip("the published code does not read the processor's file")
     nested = json.loads((path / "processor_config.json").read_text())
     (path / "preprocessor_config.json").write_text(json.dumps(nested.pop("image_processor")))
     if "video_processor" in nested:

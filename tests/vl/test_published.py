@@ -72,6 +72,7 @@ def test_families_with_a_published_layout() -> None:
         "llava_onevision",
         "idefics3",
         "internvl",
+        "mono_internvl",
         "gemma3",
         "paligemma",
         "pixtral",

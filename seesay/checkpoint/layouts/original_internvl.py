@@ -30,11 +30,14 @@ _SUPPORTED: Mapping[str, tuple[object, ...]] = {
     "use_backbone_lora": (0,),
     "use_llm_lora": (0,),
 }
+_PATCHES, _VISUAL_EXPERTS = "intern_vit_patch", "InternLM2VEForCausalLM"
+"""The tower that is no more than its embeddings, and the decoder that goes with it."""
 
 
 def read_internvl_chat(config: Mapping[str, Any], text_config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the configuration of an InternVLForConditionalGeneration. `text_config` is that of its decoder, of a class
-    that Transformers has. Raises `CheckpointError` naming a field that is not supported."""
+    """Return the configuration of an InternVLForConditionalGeneration, or of a Mono-InternVL (arXiv 2410.08202).
+    `text_config` is that of its decoder, of a class that Transformers has. Raises `CheckpointError` naming a field that
+    is not supported."""
     vision = {name: config["vision_config"].get(name, default) for name, default in _TOWER.items()}
     for name, allowed in {**_SUPPORTED, "force_image_size": (None, vision["image_size"])}.items():
         if name in config and config[name] not in allowed:
@@ -46,7 +49,7 @@ def read_internvl_chat(config: Mapping[str, Any], text_config: Mapping[str, Any]
         "use_qk_norm": bool(config["vision_config"].get("qk_normalization", True)),
         "use_mean_pooling": True,  # no norm follows the last layer
     }
-    return {
+    known = {
         "architectures": ["InternVLForConditionalGeneration"],
         "model_type": "internvl",
         "downsample_ratio": config.get("downsample_ratio", 0.5),
@@ -58,6 +61,22 @@ def read_internvl_chat(config: Mapping[str, Any], text_config: Mapping[str, Any]
         "vision_feature_layer": config.get("select_layer", -1),
         "vision_feature_select_strategy": "default",
     }
+    return known | _leave_patches(config, vision)
+
+
+def _leave_patches(config: Mapping[str, Any], vision: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the configuration of a Mono-InternVL has in place of that of an InternVL with this `vision_config`:
+    a tower without layers, whatever their number says. Nothing for an InternVL."""
+    kind, decoder = config["vision_config"].get("model_type"), config["llm_config"].get("architectures")
+    if (kind == _PATCHES) != (decoder == [_VISUAL_EXPERTS]):
+        raise CheckpointError(
+            f"llm_config.architectures must be [{_VISUAL_EXPERTS!r}] where vision_config.model_type is {_PATCHES!r}, "
+            f"and only there, got {str(decoder)[:80]} with {str(kind)[:40]!r}"
+        )
+    if kind != _PATCHES:
+        return {}
+    patches = {**vision, "model_type": _PATCHES, "num_hidden_layers": 0}
+    return {"architectures": config["architectures"], "vision_config": patches}
 
 
 def read_tiling(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError, ErrorCode, RequestError
@@ -64,7 +64,7 @@ class InternVL(Family):
     frames."""
 
     architectures = ("InternVLForConditionalGeneration",)
-    published = (
+    published: ClassVar[tuple[Published, ...]] = (
         Published(decoder="qwen2", names=("OpenGVLab/InternVL3-1B-hf", "OpenGVLab/InternVL3-8B-hf")),
         Published(decoder="qwen3", names=("OpenGVLab/InternVL3_5-8B-HF",)),
         Published(decoder="gpt_oss", names=("OpenGVLab/InternVL3_5-GPT-OSS-20B-A4B-Preview-HF",)),
@@ -86,7 +86,7 @@ class InternVL(Family):
             names=("OpenGVLab/InternVL3_5-GPT-OSS-20B-A4B-Preview",),
         ),
     )
-    modalities = (Modality.IMAGE, Modality.VIDEO)
+    modalities: tuple[Modality, ...] = (Modality.IMAGE, Modality.VIDEO)
     options = {Modality.IMAGE: ("min_dynamic_patch", "max_dynamic_patch")}
     default_sampling = {"num_frames": 8}
     weights = WeightMap(
