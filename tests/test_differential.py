@@ -13,7 +13,17 @@ from typing import Any
 
 import pytest
 import torch
-from differential import Asked, Question, Setup, World, check_answers, lengthen, make_questions, write_adapters
+from differential import (
+    Asked,
+    Question,
+    Setup,
+    World,
+    check_answers,
+    lengthen,
+    make_questions,
+    write_adapters,
+    write_own_feed_forwards,
+)
 from faults import RATES, Faults
 from llm.backbones import Backbone, make_backbone
 from proposing import METHODS, write_predicting_layer, write_proposer
@@ -94,6 +104,12 @@ SETUPS = {
         backbone="nemotron-h-moe", is_ahead=True, num_blocks=24, num_host_slots=40, chunk=16, num_states=5
     ),
     "convolution, ahead, host": Setup(backbone="lfm2", is_ahead=True, num_blocks=24, num_host_slots=40, chunk=16),
+    "own feed-forwards of pictures, ahead, host": Setup(
+        backbone="llama, pictures apart", is_ahead=True, num_blocks=24, num_host_slots=40, chunk=16
+    ),
+    "own feed-forwards of pictures, graphs, drafts": Setup(
+        backbone="llama, pictures apart", eager_graphs=True, num_blocks=20, max_live=3, chunk=24, drafts=4
+    ),
     "latent rows of 8 bits, ahead, host": Setup(
         backbone="deepseek-v2", kv_format="int8", is_ahead=True, num_blocks=24, num_host_slots=40, chunk=16
     ),
@@ -126,6 +142,8 @@ WITH_ROUNDS = {
 }
 """Setups whose steps propose and verify several times before the host sees the tokens."""
 SETUPS |= WITH_ROUNDS
+APART = ", pictures apart"
+"""Behind the names of backbones in which the rows of pictures have feed-forwards of their own."""
 PREDICTING = " that predicts"
 """Behind the names of backbones with a layer for that."""
 SPECULATIVE_BACKBONES = {
@@ -190,9 +208,11 @@ def get_backbone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Ba
 
     @cache
     def get(name: str) -> Backbone:
-        plain = name.removesuffix(PREDICTING)
+        plain = name.removesuffix(PREDICTING).removesuffix(APART)
         made = make_backbone(plain, tmp_path_factory.mktemp("backbone"))
-        if plain != name:
+        if name.endswith(APART):
+            write_own_feed_forwards(made.path)
+        if name.endswith(PREDICTING):
             made = replace(made, path=write_predicting_layer(made.path, plain))
         if name in WITH_ADAPTERS:
             write_adapters(made.path)

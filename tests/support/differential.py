@@ -25,6 +25,7 @@ from llm.backbones import VOCAB, Backbone
 from llm.eager_graphs import record_eagerly
 from llm.fake_engine import check_row_table
 from proposing import Proposals, make_proposals, name_model
+from safetensors.torch import load_file, save_file
 from thread_followers import ThreadFollowers, make_led_runner
 
 from seesay.checkpoint import Checkpoint
@@ -44,6 +45,7 @@ from seesay.grammars.program import make_program
 from seesay.llm.memory.kv_layout import KVFormat
 from seesay.llm.models.composed_decoder import ComposedDecoder
 from seesay.llm.models.configs.reading import read_decoder_config
+from seesay.llm.models.spec import MediaRowsSpec
 from seesay.llm.plans.sampling_params import SamplingParams
 from seesay.llm.plans.step_plan import StepPlan
 from seesay.llm.plans.step_times import StepTimes
@@ -64,6 +66,8 @@ ADAPTERS = {"all": r".*(self_attn|mlp)\.\w+_proj", "query": r".*\.q_proj", "down
 """The modules that adapters change, by their names."""
 BEGINNINGS = (0, 0, 4, 4, 4, 9, 17)
 """Lengths of the texts with which prompts begin."""
+MEDIA = ".media."
+"""In the names of tensors that compute the rows of pictures."""
 TIMEOUT_S = 60
 NUM_SILENT = 43
 """The first tokens stand in no text; among them are those that end an answer."""
@@ -72,6 +76,15 @@ TEXTS = [*("" for _ in range(NUM_SILENT)), *"abcdefghij", *PIECES]
 TOKENS = [text.encode() for text in TEXTS] + [b""] * (VOCAB - len(TEXTS))
 REGEXES = ("abcdeabcdf[a-d]{1,3}edcba", "(abcde[gh]edcbag(abcdi)?){1,3}", "[a-e]{2,5}fghijabcdea")
 """Answers of which much is forced. Their parts can be cut into tokens in several ways."""
+
+
+def write_own_feed_forwards(folder: Path) -> None:
+    """Give the rows of pictures feed-forwards of their own, in a checkpoint of a Llama or Qwen2."""
+    state = load_file(folder / "model.safetensors")
+    generator = torch.Generator().manual_seed(2)
+    for name, tensor in [(name, tensor) for name, tensor in state.items() if ".mlp." in name]:
+        state[name.replace(".mlp.", f"{MEDIA}mlp.")] = 0.2 * torch.randn(tensor.shape, generator=generator)
+    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
 
 
 # --- questions --------------------------------------------------------------------------------------------------------
@@ -317,8 +330,12 @@ class Engine:
         config = checkpoint.model_config
         device = torch.device(setup.device)
         self.setup, self.faults = setup, faults
+        splits_rows = any(MEDIA in name for name in checkpoint.tensor_names())
         decoder_config = read_decoder_config(
-            checkpoint.text_config, tied_embeddings=bool(config.tie_word_embeddings), session_len=SESSION_LEN
+            checkpoint.text_config,
+            tied_embeddings=bool(config.tie_word_embeddings),
+            session_len=SESSION_LEN,
+            media_rows=MediaRowsSpec(reach="feed_forward") if splits_rows else None,
         )
 
         def load(ranks: Ranks | None) -> ComposedDecoder:
