@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -103,6 +104,29 @@ def test_tokens_are_consumed_while_they_are_committed(grammars: CompiledGrammars
     del rules[2]  # so few are taken when masks begin
     masks, errors = sample(step_masks, rules, {0: "x", 3: "j"})
     assert not errors and len(masks.seq_ids) == 2
+    step_masks.close()
+
+
+def test_rules_are_copied_behind_the_tokens_that_they_take(grammars: CompiledGrammars) -> None:
+    """For drafts: a copy that was made while a thread changes its rule would be of nothing."""
+    rules = make_rules(grammars, ["[ab]cd[xy]"])
+    step_masks = StepMasks(rules, vocab_size=END)
+    step_masks.few_rows = 0
+    busy = threading.Event()
+    step_masks.take(make_plan(rules), {0: (ord("a"),)})
+    step_masks._threads._newest = step_masks._threads._find_thread().submit(busy.wait, 60)
+    add_token(rules, 0, "a")
+    [row] = make_plan(rules).rows
+    plan = StepPlan(rows=(row._replace(num_tokens=3, drafts=tuple(b"cd")),))
+    begun: list[Any] = []
+    beginning = threading.Thread(target=lambda: begun.append(step_masks.begin(plan)))
+    beginning.start()
+    beginning.join(0.2)
+    assert not begun, "it copies rules that are in use"
+    busy.set()
+    beginning.join(60)
+    masks, errors = step_masks.finish(begun[0], can_jump=False)
+    assert masks is not None and not errors and list_allowed(masks) == ["c", "d", "xy"]
     step_masks.close()
 
 
