@@ -1,5 +1,6 @@
 // Draws the frames of the videos in a panel when it is opened. A browser that cannot play a video leaves their times.
 (() => {
+  const SHOWN_MS = 300;
   const LATE_S = 0.003; // times are rounded, and the frame of a time must not be the one before
   const LONGEST_MS = 20_000;
 
@@ -12,6 +13,13 @@
       act();
     });
 
+  // A browser may say that it has sought before it shows the frame that it sought.
+  const present = (video) =>
+    new Promise((resolve) => {
+      video.requestVideoFrameCallback?.(resolve);
+      setTimeout(resolve, video.requestVideoFrameCallback ? SHOWN_MS : 0);
+    });
+
   const draw = async (strip) => {
     const video = document.createElement("video");
     Object.assign(video, { muted: true, playsInline: true, preload: "auto" });
@@ -20,7 +28,9 @@
       const times = JSON.parse(strip.dataset.times);
       for (const [number, canvas] of strip.querySelectorAll("canvas").entries()) {
         if (!canvas.isConnected) return;
+        const shown = present(video);
         await reach(video, "seeked", () => (video.currentTime = times[number] + LATE_S));
+        await shown;
         const scale = Math.min(1, 320 / Math.max(video.videoWidth, video.videoHeight));
         canvas.width = Math.max(1, Math.round(video.videoWidth * scale));
         canvas.height = Math.max(1, Math.round(video.videoHeight * scale));
