@@ -2,8 +2,8 @@
 Each answer takes `SLOW_S` seconds at least. It stores resp_NAME and file-NAME, and no others.
 
 Fields of a body: `wait_s` before the answer; `stream`: events, `num_events` of them, `pause_s` apart; `status`; `die`:
-the process dies before it answers; `die_before`: so does the one that removes this file; `die_after`: the process dies
-after so many events.
+the process dies before it answers; `die_before`: so does the one that removes this file; `die_behind`: it does so
+behind the head of its answer; `die_after`: the process dies after so many events.
 """
 
 from __future__ import annotations
@@ -97,6 +97,9 @@ class Node:
                 _die()
         if orders.get("die"):
             _die()
+        dies_behind = "die_behind" in orders and Path(orders["die_behind"]).exists()
+        if dies_behind:
+            Path(orders["die_behind"]).unlink()
         await asyncio.sleep(max(orders.get("wait_s", 0), self.slow_s))
         if orders.get("stream"):
             await self._stream(orders, send)
@@ -112,7 +115,7 @@ class Node:
             "num_bytes": len(body),
             "body": body.decode("latin-1") if len(body) < 1 << 16 else "",
         }
-        await self._send(send, echoed, orders.get("status", 200))
+        await self._send(send, echoed, orders.get("status", 200), dies=dies_behind)
 
     async def _stream(self, orders: Any, send: Any) -> None:
         kind = orders.get("content_type", "text/event-stream").encode()
@@ -126,10 +129,13 @@ class Node:
             await asyncio.sleep(orders.get("pause_s", 0))
         await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
 
-    async def _send(self, send: Any, value: Any, status: int = 200) -> None:
+    async def _send(self, send: Any, value: Any, status: int = 200, *, dies: bool = False) -> None:
         body = json.dumps(value).encode()
         headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)), (b"x-node", b"1")]
         await send({"type": "http.response.start", "status": status, "headers": headers})
+        if dies:
+            await asyncio.sleep(0.1)  # the head arrives
+            _die()
         await send({"type": "http.response.body", "body": body})
 
 

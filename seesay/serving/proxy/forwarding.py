@@ -123,11 +123,16 @@ class Distributor:
                 router.note_stored(sought if response.status < 400 else (), node)
                 self.metrics.sent.labels(node.name, str(response.status)).inc()
                 self.metrics.added.observe(sent_s - answer.arrived_s)
-                await answer.begin(response)
+                if response.content_length is None:  # of a stream the client gets the headers at once
+                    await answer.begin(response)
                 async for piece in response.content.iter_any():
+                    if not answer.has_begun:
+                        await answer.begin(response)
                     if not answer.tail:
                         router.note_stored(read_stored_ids(answer.path, piece), node)
                     await answer.add(piece)
+                if not answer.has_begun:
+                    await answer.begin(response)
                 await answer.end()
         node.note_answer(response.status, None if scope["method"] != "POST" else time.perf_counter() - answer.arrived_s)
         return None

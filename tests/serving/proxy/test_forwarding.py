@@ -177,12 +177,14 @@ def test_refused_node_is_passed_over(nodes: list[EchoProcess]) -> None:
         assert proxy.metric(f'seesay_proxy_requests_total{{node="{nodes[0].url}",status="200"}}') == 20
 
 
-def test_death_before_the_answer(tmp_path: Path) -> None:
-    """A request whose node dies before the first byte goes to another one; the client sees nothing of it."""
+@pytest.mark.parametrize("order_name", ["die_before", "die_behind"])
+def test_death_before_the_answer(order_name: str, tmp_path: Path) -> None:
+    """A request whose node dies before the first byte of the body goes to another one; the client sees nothing of
+    it."""
     with echo_nodes(2) as nodes, serve_proxy([node.url for node in nodes]) as proxy:
         order = tmp_path / "die"
         order.touch()
-        answer = proxy.post(die_before=str(order))
+        answer = proxy.post(**{order_name: str(order)})
         assert answer.status_code == 200
         wait_until(lambda: any(node.process.poll() is not None for node in nodes))
         dead = [node for node in nodes if node.process.poll() is not None]
