@@ -22,7 +22,7 @@ from seesay.checkpoint.parts import Source
 from seesay.checkpoint.quantization import Quantization
 from seesay.device.linear.linear import Linear
 from seesay.device.linear.linear_method import Sizes
-from seesay.device.linear.packed_integers import Awq
+from seesay.device.linear.packed_integers import Awq, Gptq
 from seesay.errors import CheckpointError
 
 SIZES = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2}
@@ -79,6 +79,24 @@ def test_fused_layers_are_one_matrix_unless_their_inputs_are_in_different_orders
         # In the ordered form, an order depends on the number of outputs.
         parts = [64, 32, 32] if path.endswith("qkv_proj") else expected
         assert words["ordered"][path] == parts and len(expected) == (path != "lm_head")
+
+
+def test_eight_inputs_are_one_word() -> None:
+    """Of a small layer of a tower."""
+    generator = torch.Generator().manual_seed(0)
+    tensors, exact = PACKED_FORMS["gptq, one group"].quantize(torch.randn(32, 8, generator=generator))
+    method = Gptq(
+        Quantization(format="gptq", strategy="group", bits=4, group_size=None, zero_offset=1),
+        torch.float32,
+        torch.float32,
+    )
+    source = [Source(module="fc1", num_outputs=32)]
+    weights = {name: layout.weight(source, 8) for name, layout in method.layouts(8).items()}
+    for name, weight in weights.items():
+        weight.data = tensors[name].contiguous().view(weight.shape)
+    product = method.prepare(weights, None, Sizes(outputs=(32,), inputs=8))
+    x = torch.randn(3, 8, generator=generator)
+    torch.testing.assert_close(product.run(x), F.linear(x, exact), atol=1e-3, rtol=1e-4)
 
 
 def test_29568_inputs_are_231_groups() -> None:

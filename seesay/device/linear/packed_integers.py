@@ -279,7 +279,7 @@ def _group_axis(group_size: int | None, num_inputs: int) -> tuple[int, int]:
 
 def _unpack(words: torch.Tensor, bits: int) -> torch.Tensor:
     """Return the fields of int32 words [N, K] from the lowest on: uint8 [N, K · 32 / bits]."""
-    fields = words.contiguous().view(torch.uint8)
+    fields = words.flatten().view(torch.uint8).view(len(words), 4 * words.shape[1])  # one column may have any stride
     return fields if bits == 8 else torch.stack([fields & 15, fields >> 4], dim=-1).flatten(1)
 
 
