@@ -48,6 +48,10 @@ FIELDS = {
     "llava_next": ("image_grid_pinpoints", "vision_config.image_size"),
     "llava_onevision": ("image_grid_pinpoints", "vision_aspect_ratio", "video_token_index", "vision_config.patch_size"),
     "internvl_chat": ("llm_config", "vision_config", "max_dynamic_patch", "select_layer", "vision_config.qkv_bias"),
+    "mini_gemini": (
+        "mm_vision_tower", "mm_vision_tower_aux", "image_size_aux", "image_grid", "image_global", "vision_config",
+        "image_aspect_ratio", "mm_vision_select_layer",
+    ),
     "mono_internvl": (
         "vision_config.model_type", "llm_config.architectures", "select_layer", "vision_config.patch_size",
     ),

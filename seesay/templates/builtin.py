@@ -210,6 +210,7 @@ _BUILTIN: dict[str, Pieces] = {
     ),
     "minicpmv-2d6": _QWEN,
     "vicuna": _VICUNA,
+    "mini-gemini-vicuna": _VICUNA.with_changes({"media_wording": "Image {number}:{media}"}),
     "vicuna-v0": Pieces(
         meta_instruction=_LLAVA_INSTRUCTION,
         eosys="###",

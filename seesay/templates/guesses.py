@@ -103,6 +103,7 @@ GUESSES: tuple[Guess, ...] = (
     Guess(template="llava-llama-2", architecture="LlavaLlamaForCausalLM", name=r"llama-?2"),
     Guess(template="vicuna-v0", architecture="LlavaLlamaForCausalLM", name=r"-v0"),
     Guess(template="vicuna", architecture="LlavaLlamaForCausalLM"),  # LLaVA's evaluation takes vicuna_v1, not llava_v1
+    Guess(template="mini-gemini-vicuna", architecture="MGMLlamaForCausalLM", where={"vocab_size": range(32000, 33000)}),
     Guess(template="llava-mistral", architecture="LlavaMistralForCausalLM", replaces_own=True),
     Guess(template="llava-qwen", architecture="LlavaQwenForCausalLM"),
     *(

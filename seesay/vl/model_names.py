@@ -119,6 +119,5 @@ MODEL_NAMES: tuple[ModelName, ...] = (
 REASONS: Mapping[str, str] = {
     "Phi4MMForCausalLM": "adapters lie between its tensors; nearest: the same model in Transformers' layout, revision "
     "refs/pr/70 of microsoft/Phi-4-multimodal-instruct",
-    "MGMLlamaForCausalLM": "two towers, one of which is a ConvNeXt that looks for details; nearest: LLaVA 1.6",
 }
 """Why the models of an architecture (or of one with a tower, as in the registry) do not run, and what does."""

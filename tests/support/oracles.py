@@ -67,6 +67,10 @@ def load_oracle(path: Path, dtype: torch.dtype = torch.float32) -> tuple[Any, An
         from reference.mono_internvl import MonoInternVL, MonoInternVLProcessor
 
         return MonoInternVL.load(path).to(dtype), MonoInternVLProcessor(path, config=config)
+    if architecture == "MGMLlamaForCausalLM":
+        from reference.mini_gemini import MiniGemini, MiniGeminiProcessor
+
+        return MiniGemini.load(path).to(dtype), MiniGeminiProcessor(path, config=config)
     if architecture == "InternLMXComposer2ForCausalLM":
         from reference.xcomposer2 import XComposer2, XComposer2Processor
 

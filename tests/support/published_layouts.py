@@ -836,6 +836,13 @@ LAYOUTS: dict[str, Layout] = {
         },
         template_file="tokenizer_config.json",
     ),
+    "MGM-7B": Layout(
+        tiny="mini_gemini",
+        config=publish_original_llava,
+        extra={"model.vision_tower.vision_tower.vision_model.embeddings.position_ids": torch.arange(10)[None]},
+        tokenizer={"tokenizer_class": "LlamaTokenizer", "legacy": False, "padding_side": "right"},
+        template_file="tokenizer_config.json",
+    ),
     "Mono-InternVL-2B": Layout(
         tiny="mono_internvl",
         config=publish_internvl_chat,

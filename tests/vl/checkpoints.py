@@ -955,6 +955,15 @@ def _ovis2_original(path: Path) -> None:
     write_ovis2(path)
 
 
+def _mini_gemini(**changes: Any) -> Callable[[Path], None]:
+    def write(path: Path) -> None:
+        from vl.published_checkpoints import write_mini_gemini
+
+        write_mini_gemini(path, **changes)
+
+    return write
+
+
 def _mono_internvl(path: Path) -> None:
     from vl.published_checkpoints import write_mono_internvl
 
@@ -1686,6 +1695,8 @@ FACTORIES: dict[str, Callable[[Path], None]] = {
         },
     ),
     "mono_internvl": _mono_internvl,
+    "mini_gemini": _mini_gemini(),
+    "mini_gemini_hd": _mini_gemini(image_grid=2, image_global=True, image_size_aux=96),
     "internvl_chat": _internvl_chat(LlamaConfig),
     "internvl_chat_6b": _internvl_chat(
         Qwen3Config, hidden_size=48, num_attention_heads=3, attention_bias=False, use_qk_norm=True, norm_type="rms_norm"

@@ -1,5 +1,5 @@
-"""Tiny checkpoints of DeepSeek-VL, Ovis2 and Mono-InternVL in the layouts of their authors, with the weights of plain
-references.
+"""Tiny checkpoints of DeepSeek-VL, Ovis2, Mono-InternVL and Mini-Gemini in the layouts of their authors, with the
+weights of plain references.
 
 Names, order and fields are those of the published files; the code that is named in them is not run.
 """
@@ -183,3 +183,37 @@ def write_mono_internvl(path: Path) -> None:
     kinds = ("configuration_intern_vit", "configuration_internvl_chat", "modeling_intern_vit", "modeling_internvl_chat")
     for name in (*kinds, "configuration_internlm2", "modeling_internlm2_ve", "conversation"):
         (path / f"{name}.py").write_text(CODE)
+
+
+def write_mini_gemini(path: Path, **changes: Any) -> None:
+    """Write a MGMLlamaForCausalLM: 3 x 3 rows, each of which looks at 4 x 4 places of the second tower. The sizes of
+    the first one stand beside its name; those of the second one are those of its tensors."""
+    from reference.mini_gemini import MARKER, MiniGemini
+    from vl.checkpoints import BOS_CHATML, make_tokenizer, spread_weights
+
+    tokenizer = make_tokenizer(BOS_CHATML.replace("@image@", f"{MARKER}\n"), has_bos=True)
+    ids = {name: getattr(tokenizer, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
+    folder = "model_zoo/OpenAI/"
+    config = {
+        **_TEXT, **ids, "architectures": ["MGMLlamaForCausalLM"], "model_type": "mgm", "attention_bias": False,
+        "freeze_mm_mlp_adapter": False, "hidden_act": "silu", "image_aspect_ratio": "pad", "image_global": False,
+        "image_grid": 1, "image_grid_pinpoints": None, "image_size_aux": 48, "initializer_range": 0.02,
+        "mm_hidden_size": 32, "mm_hidden_size_aux": 56, "mm_projector_lr": None, "mm_projector_type": "mlp2x_gelu",
+        "mm_use_im_patch_token": False, "mm_use_im_start_end": False, "mm_vision_select_feature": "patch",
+        "mm_vision_select_layer": -2, "mm_vision_tower": f"{folder}clip-vit-large-patch14-336",
+        "mm_vision_tower_aux": f"{folder}openclip-convnext-large-d-320-laion2B-s29B-b131K-ft-soup",
+        "optimize_vision_tower": False, "optimize_vision_tower_aux": False, "pretraining_tp": 1, "rms_norm_eps": 1e-5,
+        "rope_scaling": None, "rope_theta": 10000.0, "tie_word_embeddings": False, "tokenizer_model_max_length": 2048,
+        "tokenizer_padding_side": "right", "transformers_version": "4.38.0", "tune_mm_mlp_adapter": False,
+        "unfreeze_mm_vision_tower": False, "use_mm_proj": True,
+        "vision_config": {
+            "hidden_act": "quick_gelu", "hidden_size": 32, "image_size": 12, "intermediate_size": 48,
+            "model_type": "clip_vision_model", "num_attention_heads": 2, "num_hidden_layers": 3, "patch_size": 4,
+            "projection_dim": 16,
+        },
+        **changes,
+    }  # fmt: skip
+    model = MiniGemini(config)
+    spread_weights(model)
+    generation = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
+    _save(path, model, tokenizer, {"config": config, "generation_config": generation})

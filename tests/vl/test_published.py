@@ -73,6 +73,7 @@ def test_families_with_a_published_layout() -> None:
         "idefics3",
         "internvl",
         "mono_internvl",
+        "mini_gemini",
         "gemma3",
         "paligemma",
         "pixtral",

@@ -15,6 +15,7 @@ from seesay.checkpoint.layouts.original_flat import read_cogvlm, read_glm4v, rea
 from seesay.checkpoint.layouts.original_internvl import read_internvl_chat, read_tiling
 from seesay.checkpoint.layouts.original_kimi import read_kimi_vl
 from seesay.checkpoint.layouts.original_llava import read_llava, read_tower_processor
+from seesay.checkpoint.layouts.original_mgm import read_mgm, read_mgm_processor
 from seesay.checkpoint.layouts.original_molmo import read_molmo
 from seesay.checkpoint.layouts.original_nemotron import read_nemotron_omni
 from seesay.checkpoint.layouts.original_omni import THINKERS, read_omni
@@ -91,6 +92,10 @@ def _read_llava(config: Mapping[str, Any]) -> ConvertedConfig:
     return ConvertedConfig(config=read_llava(config), image_processor=read_tower_processor(config))
 
 
+def _read_mgm(config: Mapping[str, Any]) -> ConvertedConfig:
+    return ConvertedConfig(config=read_mgm(config), image_processor=read_mgm_processor(config))
+
+
 def _read_phimoe(config: Mapping[str, object]) -> ConvertedConfig:
     return ConvertedConfig(config={**config, "architectures": ["PhimoeForCausalLM"]})
 
@@ -120,6 +125,7 @@ _BY_ARCHITECTURE: Mapping[str, ConfigReader] = {
     "LlavaLlamaForCausalLM": _read_llava,
     "LlavaMistralForCausalLM": _read_llava,
     "LlavaQwenForCausalLM": _read_llava,
+    "MGMLlamaForCausalLM": _read_mgm,
     "NemotronH_Nano_Omni_Reasoning_V3": lambda config: ConvertedConfig(config=read_nemotron_omni(config)),
     "PhiMoEForCausalLM": _read_phimoe,
 }
