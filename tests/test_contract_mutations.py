@@ -1148,6 +1148,30 @@ def key_without_the_number(patch: Patch) -> None:
     _drop_from_key(patch, Modality.IMAGE, "use_image_id")
 
 
+@caught_by("rows_equal_the_models", "mini_gemini_hd")
+def tiles_of_details_come_column_by_column(patch: Patch) -> None:
+    from seesay.encoders.towers import detailed_vit
+
+    cut = detailed_vit._cut
+    patch.setattr(detailed_vit, "_cut", lambda x, tiles: cut(x.mT.contiguous(), tiles).mT)
+
+
+@caught_by("rows_equal_the_models", "mini_gemini", "mini_gemini_hd")
+def the_smaller_picture_is_made_without_aliases(patch: Patch) -> None:
+    from seesay.encoders.towers import detailed_vit
+
+    options: Any = {"mode": "bilinear", "align_corners": False, "antialias": True}
+    patch.setattr(detailed_vit, "scale", lambda x, size: torch.nn.functional.interpolate(x, size, **options))
+
+
+@caught_by("rows_equal_the_models", "mono_internvl")
+def patches_have_the_positions_of_their_neighbours(patch: Patch) -> None:
+    """As if the class token came last."""
+    from seesay.encoders.towers.vit import Vit
+
+    wrap(patch, Vit, "_find_own_positions", lambda found: found.roll(-1, dims=-2))
+
+
 @caught_by("rows_equal_the_models", "molmo")
 def padding_belongs_to_the_crop_that_has_it(patch: Patch) -> None:
     wrap(patch, molmo.Crops, "find_padding", lambda found: np.roll(found, 1, axis=0))
