@@ -70,7 +70,7 @@ def test_answers_are_those_of_a_fresh_engine(name: str, two: Callable[[str], lis
     expected = [fresh(path, name) for path in (first, second)]
     assert expected[0] != expected[1]
     num_cpu_blocks = 0 if name in WITH_STATES else 40
-    with load(first, num_gpu_blocks=40, num_cpu_blocks=num_cpu_blocks) as pipe:
+    with load(first, num_gpu_blocks=50, num_cpu_blocks=num_cpu_blocks) as pipe:
         assert answers(pipe, name) == expected[0]
         pipe.update_weights(second)
         assert answers(pipe, name) == expected[1]
