@@ -19,12 +19,12 @@ import gradio as gr
 
 from seesay.ui.answering import Answerer
 from seesay.ui.chat import Conversation, Settings
+from seesay.ui.chat_messages import make_messages, turn_index
 from seesay.ui.download import make_download
 from seesay.ui.escaping import unescape
 from seesay.ui.export import export_json, export_markdown
 from seesay.ui.history import record_of
 from seesay.ui.imported import read_conversation
-from seesay.ui.messages import make_messages, turn_index
 from seesay.ui.record import make_record, read_record
 from seesay.ui.sentences import explain
 from seesay.ui.uploads import Uploads

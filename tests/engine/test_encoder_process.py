@@ -24,7 +24,7 @@ from seesay.encoders.encoder import EncoderLostError
 from seesay.engine.front.engine import AsyncEngine
 from seesay.engine.front.response import Response
 from seesay.engine.process.remote_core import ProcessCore
-from seesay.engine.process.tower import messages
+from seesay.engine.process.tower import tower_messages
 from seesay.engine.process.tower.remote_encoder import MODULE, RemoteEncoder, TowerProcess
 from seesay.errors import CheckpointError, RequestError
 
@@ -120,7 +120,7 @@ def find_own() -> Callable[[], list[int]]:
 
 
 def start(folder: Path, *, limit_s: float = 600.0) -> RemoteEncoder:
-    orders = messages.Start(str(folder), {"device_type": "cpu"}, "cpu", "float32", 30)
+    orders = tower_messages.Start(str(folder), {"device_type": "cpu"}, "cpu", "float32", 30)
     return RemoteEncoder(TowerProcess(orders, limit_s=limit_s))
 
 
@@ -174,8 +174,8 @@ def test_a_process_that_a_signal_stopped_is_replaced_soon(path: Path, find_own: 
 
 def test_bfloat16_crosses() -> None:
     tensors = [torch.randn(3, 4).bfloat16(), torch.randn(2, 4).bfloat16()]
-    torch.testing.assert_close(messages.Encoded.of(tensors).restore(), tensors)
-    assert messages.Encoded.of([]).restore() == []
+    torch.testing.assert_close(tower_messages.Encoded.of(tensors).restore(), tensors)
+    assert tower_messages.Encoded.of([]).restore() == []
 
 
 def test_a_folder_without_a_model(tmp_path: Path, find_own: Callable[[], list[int]]) -> None:

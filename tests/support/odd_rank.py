@@ -9,36 +9,36 @@ import time
 from seesay.engine.process.failures import describe_failure
 from seesay.engine.process.kinds import Hello
 from seesay.engine.process.parent import Parent
-from seesay.engine.process.ranks import messages
+from seesay.engine.process.ranks import rank_messages
 from seesay.errors import ConfigError
 
 
 def main() -> None:
-    parent = Parent(receives=messages.ToFollower)
+    parent = Parent(receives=rank_messages.ToFollower)
     link = parent.link
     link.send(Hello())
     link.wait(None)
     start = link.receive()
     parent.confirm()
-    link.send(messages.Beat(0.0))
+    link.send(rank_messages.Beat(0.0))
     does = start.engine["does"] if start.rank == start.engine.get("rank", 1) else "answers"
     if does == "fails":
         link.send(describe_failure(ConfigError("no room")))
     elif does == "dies":
         os._exit(3)
     elif does == "is slow":
-        link.send(messages.Doing("loading"))
+        link.send(rank_messages.Doing("loading"))
     elif does == "is busy":
-        link.send(messages.Beat(99.0))
+        link.send(rank_messages.Beat(99.0))
     elif does == "answers":
-        link.send(messages.Answer(None, None))
+        link.send(rank_messages.Answer(None, None))
         while True:
             link.wait(None)
             message = link.receive()
-            if isinstance(message, messages.Stop):
+            if isinstance(message, rank_messages.Stop):
                 os._exit(0)
             failure = describe_failure(MemoryError("full")) if message.name == "fails" else None
-            link.send(messages.Answer([message.name, start.rank, message.arguments], failure))
+            link.send(rank_messages.Answer([message.name, start.rank, message.arguments], failure))
     time.sleep(600)
 
 

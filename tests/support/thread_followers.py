@@ -11,7 +11,7 @@ import msgspec
 from thread_ranks import ThreadRanks, make_ranks
 
 from seesay.device.ranks import Ranks
-from seesay.engine.process.ranks import messages
+from seesay.engine.process.ranks import rank_messages
 from seesay.engine.process.ranks.follower import Follower, FollowingRunner, PlanFollower
 from seesay.engine.process.ranks.followers import Answers, Followers
 from seesay.engine.process.ranks.led_runner import LedRunner
@@ -33,7 +33,7 @@ class ThreadFollowers(Followers):
         for rank, runner in enumerate(runners, start=1):
             threading.Thread(target=self._follow, args=(rank, Follower(runner, weights)), daemon=True).start()
 
-    def tell(self, message: messages.ToFollower) -> None:
+    def tell(self, message: rank_messages.ToFollower) -> None:
         data = msgspec.msgpack.encode(message)
         for told in self._told:
             told.put(data)
@@ -47,7 +47,7 @@ class ThreadFollowers(Followers):
             told.put(None)
 
     def _follow(self, rank: int, follower: Follower) -> None:
-        decoder = msgspec.msgpack.Decoder[Any](messages.ToFollower)
+        decoder = msgspec.msgpack.Decoder[Any](rank_messages.ToFollower)
         while (data := self._told[rank - 1].get()) is not None:
             try:
                 answer = follower.take(decoder.decode(data))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from seesay.serving.live.messages import make_delta, make_done
+from seesay.serving.live.live_messages import make_delta, make_done
 from seesay.serving.openai.wire import make_usage
 from seesay.serving.requests.submission import Tally
 from seesay.templates.parsers.parts import AnswerPart, ContentText, ReasoningText

@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from seesay.serving.live.messages import Ask
+from seesay.serving.live.live_messages import Ask
 
 MAX_FRAMES = 8
 MAX_QUESTIONS = 8

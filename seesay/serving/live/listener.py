@@ -9,9 +9,9 @@ import time
 from typing import TYPE_CHECKING
 
 from seesay.serving.errors import ApiError, bad_request
-from seesay.serving.live import messages
+from seesay.serving.live import live_messages
 from seesay.serving.live.inbox import MAX_QUESTIONS, Frame, Question
-from seesay.serving.live.messages import Ask, Configure, FrameTime, Stop
+from seesay.serving.live.live_messages import Ask, Configure, FrameTime, Stop
 from seesay.serving.live.outbox import EndError
 from seesay.serving.traffic.admission import shutting_down
 
@@ -87,24 +87,24 @@ class Listener:
             else:
                 self._hear_text(content)
         except ApiError as error:
-            self._session.outbox.say(messages.make_error(error))
+            self._session.outbox.say(live_messages.make_error(error))
 
     def _hear_frame(self, content: bytes) -> None:
         session = self._session
         own_s, self._following_s = self._following_s, None
         time_s = time.monotonic() - session.started_at if own_s is None else own_s
         try:
-            messages.check_format(content)
+            live_messages.check_format(content)
             session.window.hold(session.inbox.num_bytes + len(content))
         except ApiError as error:
             session.count_frames("refused")
-            session.outbox.say(messages.make_error(error, time_s=time_s))
+            session.outbox.say(live_messages.make_error(error, time_s=time_s))
             return
         self._is_begun = True
         session.inbox.put_frame(Frame(content, time_s))
 
     def _hear_text(self, text: str) -> None:
-        match messages.read_message(text):
+        match live_messages.read_message(text):
             case Configure() as given:
                 self._configure(given)
             case FrameTime() as following:
@@ -135,7 +135,7 @@ class Listener:
             message = f"{MAX_QUESTIONS} questions wait for their answers already; ask when one is answered"
             error = ApiError(429, message, kind="rate_limit_error", code="too_many_questions")
         if error is not None:
-            session.outbox.say(messages.make_error(error, question_id=question.id))
+            session.outbox.say(live_messages.make_error(error, question_id=question.id))
 
 
 async def _receive(socket: WebSocket) -> str | bytes | None:

@@ -13,7 +13,7 @@ from seesay.serving.errors import ApiError
 from seesay.serving.http.bodies import make_api_router
 from seesay.serving.http.socket_protocol import LIVE_PATH, SUBPROTOCOL
 from seesay.serving.live.listener import Listener
-from seesay.serving.live.messages import make_error
+from seesay.serving.live.live_messages import make_error
 from seesay.serving.live.outbox import EndError
 from seesay.serving.live.session import LiveSession
 from seesay.serving.live.window import Window

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from seesay.serving.live.inbox import Inbox
-from seesay.serving.live.messages import make_ready
+from seesay.serving.live.live_messages import make_ready
 from seesay.serving.live.outbox import Outbox
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from seesay.errors import RequestError
 from seesay.processors.media.load import load_image
 from seesay.serving.errors import ApiError
-from seesay.serving.live import messages
+from seesay.serving.live import live_messages
 from seesay.serving.live.answer import LiveAnswer
 from seesay.serving.live.inbox import MAX_FRAMES as MAX_WAITING_FRAMES
 from seesay.serving.live.inbox import Frame, Question
@@ -70,18 +70,18 @@ class Worker:
             window.conversation.push(frame.content, frame.time_s)
         except (RequestError, ApiError) as error:
             self._session.count_frames("refused")
-            await self._put(messages.make_error(ApiError.from_error(error), time_s=frame.time_s))
+            await self._put(live_messages.make_error(ApiError.from_error(error), time_s=frame.time_s))
             return False
         finally:
             window.hold(inbox.num_bytes)
         self._session.count_frames("taken")
-        await self._put(messages.make_taken(frame.time_s, num_frames=window.conversation.num_frames))
+        await self._put(live_messages.make_taken(frame.time_s, num_frames=window.conversation.num_frames))
         return True
 
     async def _tell_dropped(self) -> None:
         if (dropped := self._session.inbox.take_dropped()) is not None:
             self._session.count_frames("dropped", dropped.number)
-            await self._put(messages.make_dropped(dropped.times_s, num_dropped=dropped.total))
+            await self._put(live_messages.make_dropped(dropped.times_s, num_dropped=dropped.total))
 
     async def _prefill(self) -> None:
         """Compute the frames that wait for a question."""
@@ -94,7 +94,7 @@ class Worker:
                 async for _ in deltas:
                     pass
         except ApiError as error:
-            await self._put(messages.make_error(error))
+            await self._put(live_messages.make_error(error))
 
     async def _begin_answer(self, question: Question) -> None:
         session = self._session
@@ -123,7 +123,7 @@ class Worker:
             if not isinstance(error, ApiError):
                 logger.exception("%s: a question of a live session failed", session.caller.request_id)
             told = ApiError.from_error(error, request_id=session.caller.request_id)
-            end = messages.make_error(told, question_id=question.id)
+            end = live_messages.make_error(told, question_id=question.id)
         finally:
             session.window.conversation.end_turn(text)
             session.answer = None

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 import zmq
 
-from seesay.engine.process.ranks import messages
+from seesay.engine.process.ranks import rank_messages
 from seesay.engine.process.tcp_link import Key, TcpLink, connect, listen
 from seesay.engine.process.writer import LinkClosedError
 
@@ -27,28 +27,30 @@ def context() -> Iterator[Context]:
     context.destroy(linger=0)
 
 
-def start(key: Key, context: Context) -> tuple[TcpLink[messages.ToFollower, messages.ToLeader], str, str]:
+def start(key: Key, context: Context) -> tuple[TcpLink[rank_messages.ToFollower, rank_messages.ToLeader], str, str]:
     """Return rank 0's end, and the addresses of its messages to and from a follower."""
     outgoing, to = listen(context, zmq.PUSH, HOST, key)
     incoming, back = listen(context, zmq.PULL, HOST, key)
-    return TcpLink(incoming, outgoing, receives=messages.ToLeader), to, back
+    return TcpLink(incoming, outgoing, receives=rank_messages.ToLeader), to, back
 
 
-def join(public_key: bytes, to: str, back: str, context: Context) -> TcpLink[messages.ToLeader, messages.ToFollower]:
+def join(
+    public_key: bytes, to: str, back: str, context: Context
+) -> TcpLink[rank_messages.ToLeader, rank_messages.ToFollower]:
     incoming, outgoing = connect(context, zmq.PULL, to, public_key), connect(context, zmq.PUSH, back, public_key)
-    return TcpLink(incoming, outgoing, receives=messages.ToFollower)
+    return TcpLink(incoming, outgoing, receives=rank_messages.ToFollower)
 
 
 def test_both_ends_hear_each_other(context: Context) -> None:
     leader, to, back = start(key := Key.make(), context)
     follower = join(key.public, to, back, context)
-    leader.send(messages.Call("profile", {"number": 7}))
-    assert follower.wait(60) and follower.receive() == messages.Call("profile", {"number": 7})
-    follower.send(messages.Beat(1.5))
-    assert leader.wait(60) and leader.receive() == messages.Beat(1.5)
+    leader.send(rank_messages.Call("profile", {"number": 7}))
+    assert follower.wait(60) and follower.receive() == rank_messages.Call("profile", {"number": 7})
+    follower.send(rank_messages.Beat(1.5))
+    assert leader.wait(60) and leader.receive() == rank_messages.Beat(1.5)
     leader.close()
     with pytest.raises(LinkClosedError):
-        leader.send(messages.Stop())
+        leader.send(rank_messages.Stop())
     follower.close()
 
 
@@ -63,13 +65,13 @@ def test_strangers_are_not_heard_and_hear_nothing(context: Context, knows: str) 
         else:
             strangers.append(connect(context, kind, address, Key.make().public))
     listening, speaking = strangers
-    speaking.send(msgspec.msgpack.encode(messages.Beat(99.0)))
+    speaking.send(msgspec.msgpack.encode(rank_messages.Beat(99.0)))
     follower = join(key.public, to, back, context)
     for _ in range(2):  # messages go to all that are connected, in turn
-        leader.send(messages.Call(TEXT, {}))
-        assert follower.wait(60) and follower.receive() == messages.Call(TEXT, {})
-    follower.send(messages.Beat(1.0))
-    assert leader.wait(60) and leader.receive() == messages.Beat(1.0)
+        leader.send(rank_messages.Call(TEXT, {}))
+        assert follower.wait(60) and follower.receive() == rank_messages.Call(TEXT, {})
+    follower.send(rank_messages.Beat(1.0))
+    assert leader.wait(60) and leader.receive() == rank_messages.Beat(1.0)
     assert not leader.wait(0.5) and not listening.poll(0)
     for end in (leader, follower):
         end.close()
@@ -81,12 +83,12 @@ def test_the_first_message_waits_for_the_connection(context: Context) -> None:
     """Rank 0 may hear a rank that does not hear it yet."""
     leader, to, back = start(key := Key.make(), context)
     with ThreadPoolExecutor(1) as threads:
-        sent = threads.submit(leader.send, messages.Stop())
+        sent = threads.submit(leader.send, rank_messages.Stop())
         with pytest.raises(TimeoutError):
             sent.result(0.2)
         follower = join(key.public, to, back, context)
         sent.result(60)
-    assert follower.wait(60) and follower.receive() == messages.Stop()
+    assert follower.wait(60) and follower.receive() == rank_messages.Stop()
     leader.close()
     follower.close()
 
@@ -95,8 +97,8 @@ def test_nothing_can_be_read_on_the_way(context: Context) -> None:
     leader, to, back = start(key := Key.make(), context)
     seen, address = _relay(to)
     follower = join(key.public, address, back, context)
-    leader.send(messages.Call(TEXT, {}))
-    assert follower.wait(60) and follower.receive() == messages.Call(TEXT, {})
+    leader.send(rank_messages.Call(TEXT, {}))
+    assert follower.wait(60) and follower.receive() == rank_messages.Call(TEXT, {})
     assert len(seen) > len(TEXT) and TEXT.encode() not in seen
     leader.close()
     follower.close()
@@ -106,7 +108,7 @@ def test_what_is_no_message_raises(context: Context) -> None:
     """Also what would be one for the other end, and what pickle would load."""
     leader, _, back = start(key := Key.make(), context)
     speaking = connect(context, zmq.PUSH, back, key.public)
-    for data in (b"", b"\x80\x04K\x01.", msgspec.msgpack.encode(messages.Stop())):
+    for data in (b"", b"\x80\x04K\x01.", msgspec.msgpack.encode(rank_messages.Stop())):
         speaking.send(data)
         assert leader.wait(60)
         with pytest.raises(msgspec.DecodeError):

@@ -16,7 +16,7 @@ from seesay.engine.process.kinds import Hello
 from seesay.engine.process.link import Link, LinkClosedError, receive_next
 from seesay.engine.process.log_sender import send_logs
 from seesay.engine.process.parent import Parent, exit_at_once
-from seesay.engine.process.ranks import messages
+from seesay.engine.process.ranks import rank_messages
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from seesay.engine.core.rank_parts import MakeRunner
     from seesay.engine.process.ranks.follower import Follower
 
-ToLeader = Link[messages.ToLeader, messages.ToFollower]
+ToLeader = Link[rank_messages.ToLeader, rank_messages.ToFollower]
 
 _SWITCH_INTERVAL_S = 1e-4
 """As in the engine process."""
@@ -36,20 +36,20 @@ def main() -> int:
     """Follow until told to stop. Returns the exit status."""
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     gc.disable()  # until the slice is loaded
-    parent = Parent(receives=messages.ToFollower)
+    parent = Parent(receives=rank_messages.ToFollower)
     link: ToLeader = parent.link
     link.send(Hello())
     start = receive_next(link)
     parent.confirm()
-    if not isinstance(start, messages.Follow):
+    if not isinstance(start, rank_messages.Follow):
         raise TypeError(f"the first message must be Follow, got {type(start).__name__}")
     send_logs(link, start.log_level)
     busy = _Beating(link, start.beat_s)
     try:
         follower = _load(start, parent)
         busy.read = lambda: follower.activity.busy_s
-        link.send(messages.Answer(None, None))
-        while not isinstance(message := receive_next(link), messages.Stop):
+        link.send(rank_messages.Answer(None, None))
+        while not isinstance(message := receive_next(link), rank_messages.Stop):
             answer = follower.take(message)
             del message
             if answer is not None:
@@ -77,7 +77,7 @@ class _Beating:
     def _run(self) -> None:
         try:
             while True:
-                self._link.send(messages.Beat(self.read()))
+                self._link.send(rank_messages.Beat(self.read()))
                 time.sleep(self._beat_s)
         except LinkClosedError:
             pass
@@ -94,7 +94,7 @@ def _meet(parent: Parent, size: int) -> Meeting:
     return Meeting(RankStore(distant.store, distant.key.encode()), distant.address)
 
 
-def _load(start: messages.Follow, parent: Parent) -> Follower:
+def _load(start: rank_messages.Follow, parent: Parent) -> Follower:
     from functools import partial
 
     from seesay.config import EngineConfig
@@ -112,14 +112,14 @@ def _load(start: messages.Follow, parent: Parent) -> Follower:
     gc.freeze()
     bound_allocators()
     link: ToLeader = parent.link
-    link.send(messages.Doing("opening the model"))
+    link.send(rank_messages.Doing("opening the model"))
     config = EngineConfig(**start.engine)
     place = Place(start.rank, config.num_ranks)
     # Elsewhere this process sees its own device alone.
     device = pick_rank_device(config.device_type, place if parent.distant is None else ALONE)
     model = open_model(Path(start.folder), config)
     meeting, timeout_s = _meet(parent, place.size), exchange_limit_s(config.step_timeout_s, str(device))
-    link.send(messages.Doing("waiting for the other ranks"))
+    link.send(rank_messages.Doing("waiting for the other ranks"))
     ranks: Ranks | Stages
     if config.pp > 1:
         ranks = stages = join_stages(meeting, place, device, timeout_s=timeout_s)
@@ -127,7 +127,7 @@ def _load(start: messages.Follow, parent: Parent) -> Follower:
     else:
         ranks = slices = join_group(meeting, place, device, timeout_s=timeout_s)
         make_runner = partial(FollowingRunner, ranks=slices)
-    link.send(messages.Doing("loading its slice of the weights"))
+    link.send(rank_messages.Doing("loading its slice of the weights"))
     runner = load_follower(model, config, device, make_runner, ranks)
     assert isinstance(runner, PlanFollower)
     gc.collect()

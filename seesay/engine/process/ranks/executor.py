@@ -9,7 +9,7 @@ import zmq
 
 from seesay.engine.process.arrays import make_file
 from seesay.engine.process.launch import ChildProcess
-from seesay.engine.process.ranks import messages
+from seesay.engine.process.ranks import rank_messages
 
 if TYPE_CHECKING:
     import torch
@@ -23,11 +23,11 @@ MODULE = "seesay.engine.process.ranks.child"
 class ToRank(Protocol):
     """Rank 0's end of the link to a rank, as of `Link`."""
 
-    def send(self, message: messages.ToFollower) -> None: ...
+    def send(self, message: rank_messages.ToFollower) -> None: ...
 
     def wait(self, timeout_s: float | None) -> bool: ...
 
-    def receive(self) -> messages.ToLeader: ...
+    def receive(self) -> rank_messages.ToLeader: ...
 
 
 class RankProcess(Protocol):
@@ -86,8 +86,8 @@ class LocalExecutor:
 
     def start(self, rank: int) -> RankProcess:
         del rank
-        return ChildProcess[messages.ToFollower, messages.ToLeader](
-            self._module, receives=messages.ToLeader, descriptors=[self._file]
+        return ChildProcess[rank_messages.ToFollower, rank_messages.ToLeader](
+            self._module, receives=rank_messages.ToLeader, descriptors=[self._file]
         )
 
     def pick_device(self, device_type: str, place: Place) -> torch.device:

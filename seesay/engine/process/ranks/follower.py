@@ -14,7 +14,7 @@ from seesay.device.host_memory import return_memory
 from seesay.device.query import is_out_of_memory, release_cached_memory, synchronize
 from seesay.device.streams import on_stream
 from seesay.engine.process.failures import describe_failure
-from seesay.engine.process.ranks import messages
+from seesay.engine.process.ranks import rank_messages
 from seesay.engine.process.ranks.followers import MEETINGS
 from seesay.engine.process.ranks.led_adapters import FollowedAdapters
 from seesay.llm.plans.plan_codec import decode_plan
@@ -52,14 +52,14 @@ class PlanFollower(ModelRunner):
         """Return the `CacheSize` that this rank has room for, beside what its own trial took."""
         return list(choose_cache_size(self, reserved_bytes=self._reserved_bytes, **options))
 
-    def learn(self, collected: messages.Collected) -> None:
+    def learn(self, collected: rank_messages.Collected) -> None:
         """Let the row table know the tokens of a step."""
         number, launched = self._launched.popleft()
         while number != collected.number:  # steps that were given up
             number, launched = self._launched.popleft()
         launched.learn(collected.token_ids)
 
-    def follow_step(self, message: messages.Step) -> None:
+    def follow_step(self, message: rank_messages.Step) -> None:
         """Take a plan, and launch its rows."""
         plan = decode_plan(message.plan)
         self._embeddings = message.embeddings
@@ -69,7 +69,7 @@ class PlanFollower(ModelRunner):
             self._num_launched += 1
             self._launched.append((self._num_launched, self.launch(plan, place_splices(plan, self.rows))))
 
-    def follow_sample(self, message: messages.Sample) -> None:
+    def follow_sample(self, message: rank_messages.Sample) -> None:
         """Take the tokens of a step that was launched."""
         launched = next((found for number, found in self._launched if number == message.number), None)
         assert launched is not None, "a step was sampled that was not launched"
@@ -127,26 +127,26 @@ class Follower:
             **FollowedAdapters(runner).calls,
         }
 
-    def take(self, message: messages.ToFollower) -> messages.Answer | None:
+    def take(self, message: rank_messages.ToFollower) -> rank_messages.Answer | None:
         """Do what a message says, and return the answer to a call. Raises what ends this rank, and so the model."""
-        with nullcontext() if isinstance(message, messages.Call) else self.activity:
-            if isinstance(message, messages.Learning):
+        with nullcontext() if isinstance(message, rank_messages.Call) else self.activity:
+            if isinstance(message, rank_messages.Learning):
                 for collected in message.collected:
                     self._runner.learn(collected)
             match message:
-                case messages.Apply():
+                case rank_messages.Apply():
                     self._runner.apply(decode_plan(message.plan))
-                case messages.Step():
+                case rank_messages.Step():
                     self._runner.follow_step(message)
-                case messages.Sample():
+                case rank_messages.Sample():
                     self._runner.follow_sample(message)
-                case messages.Call():
+                case rank_messages.Call():
                     return self._call(message)
                 case _:
                     raise TypeError(f"{type(message).__name__} is not expected now")
         return None
 
-    def _call(self, call: messages.Call) -> messages.Answer:
+    def _call(self, call: rank_messages.Call) -> rank_messages.Answer:
         """Do a call. Its failure is rank 0's to handle, but in a meeting."""
         device = self._runner.device
         try:
@@ -158,8 +158,8 @@ class Follower:
                 raise
             error.__traceback__ = None if is_out_of_memory(error) else error.__traceback__
             release_cached_memory(device)
-            return messages.Answer(None, describe_failure(error))
+            return rank_messages.Answer(None, describe_failure(error))
         if call.name in _FREEING:
             release_cached_memory(device)
             return_memory()
-        return messages.Answer(value if isinstance(value, int | list) else None, None)
+        return rank_messages.Answer(value if isinstance(value, int | list) else None, None)

@@ -15,7 +15,7 @@ import zmq
 from seesay.engine.process.failures import restore_failure
 from seesay.engine.process.kinds import Hello, LogRecord, StartFailed
 from seesay.engine.process.link import LinkClosedError
-from seesay.engine.process.ranks import messages
+from seesay.engine.process.ranks import rank_messages
 from seesay.engine.process.ranks.executor import Executor, RankProcess
 from seesay.engine.process.ranks.waits import Waits
 from seesay.engine.process.waker import Waker
@@ -42,9 +42,9 @@ class Answers:
 
     def __init__(self, size: int) -> None:
         self._size = size
-        self._queues = {rank: queue.SimpleQueue[messages.Answer]() for rank in range(1, size)}
+        self._queues = {rank: queue.SimpleQueue[rank_messages.Answer]() for rank in range(1, size)}
 
-    def put(self, rank: int, answer: messages.Answer) -> None:
+    def put(self, rank: int, answer: rank_messages.Answer) -> None:
         """Take the answer of a rank."""
         self._queues[rank].put(answer)
 
@@ -71,7 +71,7 @@ class Followers:
 
     def __init__(
         self,
-        start: messages.Follow,
+        start: rank_messages.Follow,
         size: int,
         *,
         lose: Callable[[Exception], None],
@@ -112,10 +112,10 @@ class Followers:
 
     # --- called by the thread that leads ----------------------------------------------------------------------------
 
-    def tell(self, message: messages.ToFollower) -> None:
+    def tell(self, message: rank_messages.ToFollower) -> None:
         """Send a message to all."""
         for rank, child in self._children.items():
-            if isinstance(message, messages.Call):
+            if isinstance(message, rank_messages.Call):
                 self._waits.begin(rank, message.name)
             with contextlib.suppress(LinkClosedError):  # it has died, which the other thread finds out
                 child.link.send(message)
@@ -135,7 +135,7 @@ class Followers:
             return work(), []
         self._is_calling = True
         try:
-            self.tell(messages.Call(name, dict(arguments)))
+            self.tell(rank_messages.Call(name, dict(arguments)))
             try:
                 own = work()
             except BaseException:
@@ -161,7 +161,7 @@ class Followers:
         self._waker.wake()
         if self._thread.is_alive():
             self._thread.join()
-        self.tell(messages.Stop())
+        self.tell(rank_messages.Stop())
         self._end_all(_END_S)
 
     def _end_all(self, timeout_s: float) -> None:
@@ -202,19 +202,19 @@ class Followers:
             return SeesayError(f"rank {rank} of {self.size} hangs: it has said nothing for {silent_s:.0f} s")
         return None
 
-    def _take(self, rank: int, child: RankProcess, message: messages.ToLeader) -> Exception | None:
+    def _take(self, rank: int, child: RankProcess, message: rank_messages.ToLeader) -> Exception | None:
         """Take a message. Returns why the model is lost, if it is."""
         match message:
             case Hello():
                 self._unheard.forget(rank)
                 self._silence.hear(rank)
                 child.link.send(msgspec.structs.replace(self._start, rank=rank))
-            case messages.Doing(what):
+            case rank_messages.Doing(what):
                 self._waits.begin(rank, what)
-            case messages.Answer():
+            case rank_messages.Answer():
                 self._waits.end(rank)
                 self._answers.put(rank, message)
-            case messages.Beat(busy_s):
+            case rank_messages.Beat(busy_s):
                 self._silence.hear(rank)
                 if self._step_limit_s is not None and (hung := find_hung({ENGINE: busy_s}, self._step_limit_s)):
                     return SeesayError(f"rank {rank} of {self.size}: {hung.reason}")

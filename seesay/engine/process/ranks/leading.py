@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from seesay.engine.process.ranks.executor import LocalExecutor
 from seesay.engine.process.ranks.followers import Followers
-from seesay.engine.process.ranks.messages import Follow
+from seesay.engine.process.ranks.rank_messages import Follow
 from seesay.engine.watchdog import exchange_limit_s, hang_limit_s
 from seesay.system.liveness import LIMIT_S
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from seesay.engine.process.ranks import messages
+from seesay.engine.process.ranks import rank_messages
 from seesay.engine.process.ranks.led_memory import LedMemory
 from seesay.llm.plans.plan_codec import encode_plan
 from seesay.llm.running.launched_step import BegunStep
@@ -38,17 +38,17 @@ class LeadingRunner(LedMemory):
         super().__init__(*arguments, **options)
         self._num_launched = 0
         self._launched: deque[tuple[int, LaunchedStep]] = deque()  # those that may be collected, by number
-        self._collected: list[messages.Collected] = []
+        self._collected: list[rank_messages.Collected] = []
 
     def apply(self, plan: StepPlan) -> None:
         super().apply(plan)
-        self._tell(messages.Apply, encode_plan(plan))
+        self._tell(rank_messages.Apply, encode_plan(plan))
 
     def step(self, plan: StepPlan, embeddings: Embeddings) -> BegunStep:
         super().apply(plan)
         splices, errors = self.find_splices(plan, embeddings)
         plan = plan.without(errors)
-        self._tell(messages.Step, encode_plan(plan), _describe(splices))
+        self._tell(rank_messages.Step, encode_plan(plan), _describe(splices))
         with self._in_step():
             self.copy_blocks(plan)
             launched = self.launch(plan, splices) if plan.rows else None
@@ -64,7 +64,7 @@ class LeadingRunner(LedMemory):
         processors: Mapping[int, tuple[LogitsProcessor, ...]] | None = None,
     ) -> None:
         number = next(number for number, found in self._launched if found is launched)
-        self._tell(messages.Sample, number, {} if masks is None else dict(masks.jumps))
+        self._tell(rank_messages.Sample, number, {} if masks is None else dict(masks.jumps))
         with self._in_step():
             super().sample(launched, masks, processors)
 
@@ -74,10 +74,10 @@ class LeadingRunner(LedMemory):
         number, found = self._launched.popleft()
         while found is not launched:  # steps that were given up
             number, found = self._launched.popleft()
-        self._collected.append(messages.Collected(number, dict(result.token_ids)))
+        self._collected.append(rank_messages.Collected(number, dict(result.token_ids)))
         return result
 
-    def _tell(self, kind: Callable[..., messages.ToFollower], *fields: Any) -> None:
+    def _tell(self, kind: Callable[..., rank_messages.ToFollower], *fields: Any) -> None:
         """Send a message with all that was learned since the last one."""
         collected, self._collected = tuple(self._collected), []
         self._followers.tell(kind(collected, *fields))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import zmq
 
 from seesay.engine.process.launch import describe_status, give_orders, start_module
-from seesay.engine.process.ranks import messages
+from seesay.engine.process.ranks import rank_messages
 from seesay.engine.process.ranks.executor import MODULE, RankProcess
 from seesay.engine.process.tcp_link import Key, TcpLink, listen
 from seesay.errors import ConfigError
@@ -70,8 +70,8 @@ class RayRank:
         self._actor = actor
         outgoing, to = listen(context, zmq.PUSH, meets.host, meets.key)
         incoming, back = listen(context, zmq.PULL, meets.host, meets.key)
-        self.link: TcpLink[messages.ToFollower, messages.ToLeader] = TcpLink(
-            incoming, outgoing, receives=messages.ToLeader
+        self.link: TcpLink[rank_messages.ToFollower, rank_messages.ToLeader] = TcpLink(
+            incoming, outgoing, receives=rank_messages.ToLeader
         )
         distant = {"to": to, "back": back, "store": meets.store, "key": meets.key.public.decode()}
         distant["address"] = ray.get(actor.address.remote())

@@ -13,30 +13,30 @@ from seesay.engine.process.kinds import Failure, Hello
 from seesay.engine.process.link import Link, LinkClosedError, receive_next
 from seesay.engine.process.log_sender import send_logs
 from seesay.engine.process.parent import Parent, exit_at_once
-from seesay.engine.process.tower import messages
+from seesay.engine.process.tower import tower_messages
 from seesay.errors import RequestError
 
 if TYPE_CHECKING:
     from seesay.encoders.encoder import Encoder
 
-ToCore = Link[messages.FromTower, messages.ToTower]
+ToCore = Link[tower_messages.FromTower, tower_messages.ToTower]
 
 
 def main() -> int:
     """Encode until told to stop. Returns the exit status."""
     gc.disable()  # until the tower is loaded
-    parent = Parent(receives=messages.ToTower)
+    parent = Parent(receives=tower_messages.ToTower)
     link: ToCore = parent.link
     link.send(Hello())
     start = receive_next(link)
     parent.confirm()
-    if not isinstance(start, messages.Start):
+    if not isinstance(start, tower_messages.Start):
         raise TypeError(f"the first message must be Start, got {type(start).__name__}")
     send_logs(link, start.log_level)
     try:
         encoder = load(start)
-        link.send(messages.Loaded())
-        while isinstance(message := receive_next(link), messages.Encode):
+        link.send(tower_messages.Loaded())
+        while isinstance(message := receive_next(link), tower_messages.Encode):
             answer = _encode(encoder, message)
             del message  # with its arrays, whose shared memory is free again
             link.send(answer)
@@ -51,7 +51,7 @@ def main() -> int:
     return 0
 
 
-def load(start: messages.Start) -> Encoder:
+def load(start: tower_messages.Start) -> Encoder:
     """Return the tower. Raises `CheckpointError`, `ConfigError`."""
     import torch
 
@@ -77,7 +77,7 @@ def load(start: messages.Start) -> Encoder:
     return encoder
 
 
-def _encode(encoder: Encoder, message: messages.Encode) -> messages.Encoded:
+def _encode(encoder: Encoder, message: tower_messages.Encode) -> tower_messages.Encoded:
     import torch
 
     from seesay.device.query import is_out_of_memory, release_cached_memory
@@ -86,14 +86,14 @@ def _encode(encoder: Encoder, message: messages.Encode) -> messages.Encoded:
 
     try:
         with torch.inference_mode(), on_device(encoder.device):
-            return messages.Encoded.of(encoder.encode(message.restore()))
+            return tower_messages.Encoded.of(encoder.encode(message.restore()))
     except RequestError as error:
-        return messages.Encoded([], "", failure=Failure.of(error))
+        return tower_messages.Encoded([], "", failure=Failure.of(error))
     except Exception as error:
         if is_out_of_memory(error):
             error.__traceback__ = None
             release_cached_memory(encoder.device)
-        return messages.Encoded([], "", raised=describe_failure(error))
+        return tower_messages.Encoded([], "", raised=describe_failure(error))
 
 
 def run() -> NoReturn:

@@ -17,7 +17,7 @@ from seesay.engine.process.failures import restore_failure
 from seesay.engine.process.kinds import Hello, LogRecord, StartFailed
 from seesay.engine.process.launch import ChildProcess
 from seesay.engine.process.link import LinkClosedError
-from seesay.engine.process.tower import messages
+from seesay.engine.process.tower import tower_messages
 from seesay.engine.watchdog import hang_limit_s
 from seesay.errors import SeesayError
 from seesay.system.liveness import STOPPED_LIMIT_S, Silence, is_stopped
@@ -45,7 +45,7 @@ def open_remote_encoder(
 ) -> RemoteEncoder:
     """Return the tower of a model, loaded on `device` by a process of its own. Raises what loading raises."""
     local = replace(config, download_dir=None, revision=None, plugins=make_absolute(config.plugins))
-    start = messages.Start(
+    start = tower_messages.Start(
         str(model.checkpoint.path.absolute()),
         as_plain("backend_config", local),
         str(device),
@@ -88,16 +88,16 @@ def _end(thread: ThreadPoolExecutor, process: TowerProcess) -> None:
 class TowerProcess:
     """The process, and what starts it again. All methods are called in one thread."""
 
-    def __init__(self, start: messages.Start, *, limit_s: float) -> None:
+    def __init__(self, start: tower_messages.Start, *, limit_s: float) -> None:
         """limit_s: after so long, a call is treated as hung."""
         self._start, self._limit_s = start, limit_s
-        self._child: ChildProcess[messages.ToTower, messages.FromTower] | None = None
+        self._child: ChildProcess[tower_messages.ToTower, tower_messages.FromTower] | None = None
 
     def start(self) -> None:
         """Start the process, and wait until the tower is loaded. Raises what it raises, and `EncoderLostError`."""
-        self._child = ChildProcess(MODULE, receives=messages.FromTower)
+        self._child = ChildProcess(MODULE, receives=tower_messages.FromTower)
         try:
-            self._receive(messages.Loaded, _START_S)
+            self._receive(tower_messages.Loaded, _START_S)
         except BaseException:
             self.end()
             raise
@@ -109,8 +109,8 @@ class TowerProcess:
         assert self._child is not None
         try:
             with contextlib.suppress(LinkClosedError):  # it has ended, which is found out below
-                self._child.link.send(messages.Encode.of(features))
-            answer: messages.Encoded = self._receive(messages.Encoded, self._limit_s)
+                self._child.link.send(tower_messages.Encode.of(features))
+            answer: tower_messages.Encoded = self._receive(tower_messages.Encoded, self._limit_s)
         except (EncoderLostError, TimeoutError) as error:
             logger.error("%s: it is started again", str(error))  # a record that is kept does not keep frames
             self.end()
@@ -126,10 +126,10 @@ class TowerProcess:
         if (child := self._child) is not None:
             self._child = None
             with contextlib.suppress(LinkClosedError):
-                child.link.send(messages.Stop())
+                child.link.send(tower_messages.Stop())
             child.end(timeout_s)
 
-    def _receive(self, kind: type[messages.Loaded | messages.Encoded], timeout_s: float) -> Any:
+    def _receive(self, kind: type[tower_messages.Loaded | tower_messages.Encoded], timeout_s: float) -> Any:
         """Return the next message of a kind, having dealt with those before it."""
         child = self._child
         assert child is not None
@@ -151,7 +151,9 @@ class TowerProcess:
                 raise EncoderLostError("the process of the vision encoder was stopped by a signal")
         raise TimeoutError(f"the process of the vision encoder hangs: a call has taken {timeout_s:.0f} s")
 
-    def _take(self, child: ChildProcess[messages.ToTower, messages.FromTower], message: messages.FromTower) -> None:
+    def _take(
+        self, child: ChildProcess[tower_messages.ToTower, tower_messages.FromTower], message: tower_messages.FromTower
+    ) -> None:
         match message:
             case Hello():
                 child.link.send(self._start)

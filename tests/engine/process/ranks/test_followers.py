@@ -17,7 +17,7 @@ from waiting import wait_until
 from seesay.engine.process.launch import ChildProcess
 from seesay.engine.process.ranks.executor import LocalExecutor
 from seesay.engine.process.ranks.followers import MEETINGS, Followers
-from seesay.engine.process.ranks.messages import Follow
+from seesay.engine.process.ranks.rank_messages import Follow
 from seesay.engine.process.ranks.waits import PATIENCE_S, Waits
 from seesay.errors import ConfigError, SeesayError
 
