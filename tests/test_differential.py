@@ -182,6 +182,7 @@ def draw_setup(seed: int) -> Setup:
         max_step_s=rng.choice((None, None, 0.004)),
         num_ranks=2 if divides else 1,
         rates=OF_TOWER if divides else RATES,
+        masks_beside=seed % 2 == 1,
     )
 
 
