@@ -220,21 +220,24 @@ class MaskThreads:
         bits = self._prepare_bits(rows, vocab_size)
         done = Future[npt.NDArray[np.int32]]()
         if at_once:
-            self._wait()
+            self.wait()
             done.set_result(self._fill_all(rows, bits))
         else:
             self._newest = done = self._find_thread().submit(self._fill_all, rows, bits)
         return done
 
-    def settle(self) -> None:
-        """Wait for the thread. Raises what went wrong in the last `consume`: of its matchers nothing is known then."""
-        self._wait()
-        if self._consumed is not None:
-            self._consumed.result()
-
-    def _wait(self) -> None:
+    def wait(self) -> None:
+        """Wait for the thread."""
         if self._newest is not None and not self._newest.done():
             wait([self._newest])
+
+    def settle(self) -> None:
+        """Wait for the thread. Raises, once, what went wrong in the last `consume`: of its matchers nothing is known
+        then."""
+        self.wait()
+        consumed, self._consumed = self._consumed, None
+        if consumed is not None:
+            consumed.result()
 
     def fill(self, rows: Sequence[MaskRow], vocab_size: int) -> npt.NDArray[np.int32]:
         """Return bits int32 [len(rows), ceil((vocab_size + 1) / 32)], and set `is_masked` or `error` of each row. Bits

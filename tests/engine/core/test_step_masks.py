@@ -146,8 +146,13 @@ def test_rules_do_not_survive_tokens_that_were_not_consumed(grammars: CompiledGr
     step_masks = StepMasks(rules, vocab_size=END)
     step_masks.few_rows = 0
     step_masks._threads.consume([(None, 3)])  # no matcher
+    assert step_masks.begin(make_plan(rules)) is not None, "a step that is launched is not the place to say so"
     with pytest.raises(TypeError):
         step_masks.take(make_plan(rules), {})
+    rules.clear()  # all requests have ended
+    rules |= make_rules(grammars, ["abc"])
+    masks, errors = sample(step_masks, rules, {0: "a"})
+    assert not errors and list_allowed(masks) == ["b"], "the next ones are answered"
     step_masks.close()
 
 

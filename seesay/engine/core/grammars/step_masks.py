@@ -128,7 +128,7 @@ class StepMasks:
         for row in plan.rows:
             if self._may_forbid(row):
                 if row.drafts:
-                    self._threads.settle()  # their rules are copied
+                    self._threads.wait()  # their rules are copied
                 rule, sequence = self._rules[row.seq_id]
                 masked.append((row, rule, sequence))
                 rows += make_mask_rows(rule, sequence, row.drafts)
