@@ -189,7 +189,7 @@ def attend(
 
 
 def call_fixed_attention(dtype: torch.dtype) -> None:
-    """That of the deterministic mode."""
+    """The attention of the deterministic mode."""
     from seesay.llm.ops.deterministic_triton_ops import DeterministicTritonOps
 
     ops = DeterministicTritonOps()

@@ -15,7 +15,7 @@ from family_contract import edit_json, load_family
 from sounds import make_tone
 
 from seesay import EngineConfig, GenerationConfig, Pipeline
-from seesay.encoders.towers.conformer import FRAME_SAMPLES, HOP, MOST_ROWS, REDUCTION
+from seesay.encoders.towers.audio.conformer import FRAME_SAMPLES, HOP, MOST_ROWS, REDUCTION
 from seesay.errors import CheckpointError, RequestError
 from seesay.processors.media.decoded import make_decoded_audio
 from seesay.values import AudioSamples, MediaSize, Modality

@@ -17,8 +17,8 @@ from sounds import make_tone, make_wav
 from voxtral_checkpoints import make_input, process_transcription
 
 from seesay import EngineConfig, GenerationConfig, Pipeline, load_audio
-from seesay.encoders.towers.log_mel import LogMel, MelConfig
-from seesay.encoders.towers.whisper import MAX_WINDOWS
+from seesay.encoders.towers.audio.log_mel import LogMel, MelConfig
+from seesay.encoders.towers.audio.whisper import MAX_WINDOWS
 from seesay.errors import CheckpointError
 from seesay.processors.media.decoded import make_decoded_audio
 from seesay.values import AudioSamples, MediaSize, Modality

@@ -6,16 +6,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
-import numpy as np
-
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError, ErrorCode, RequestError
-from seesay.processors.media.decoded import make_decoded_audio
 from seesay.processors.text.tokenizer import Tokenizer
-from seesay.values import AudioSamples, DecodedMedia, Expansion, MediaSize, Modality
-from seesay.values.frame_chain import Chain
+from seesay.values import Expansion, MediaSize, Modality
+from seesay.vl.bases.audio import AudioFamily
 from seesay.vl.bases.pixels import read_processor
-from seesay.vl.family import Family, Features, make_expansion
+from seesay.vl.family import Features, make_expansion
 from seesay.vl.published import Published
 from seesay.vl.weight_map import WeightMap
 
@@ -23,7 +20,7 @@ if TYPE_CHECKING:
     import torch
 
     from seesay.encoders.encoder import LoadedEncoder
-    from seesay.encoders.towers.conformer import ConformerConfig
+    from seesay.encoders.towers.audio.conformer import ConformerConfig
 
 _PROCESSOR: Mapping[str, object] = {
     "sampling_rate": 16000, "hop_length": 160, "n_fft": 512, "win_length": 400, "preemphasis": 0.97,
@@ -34,19 +31,18 @@ _TOWER: Mapping[str, object] = {
     "chunk_size": -1, "time_reduction": 8, "downsample_rate": 1, "depthwise_multiplier": 1, "nemo_activation": "relu",
     "conv_activation": "swish", "conv_glu_type": "swish", "activation": "swish",
 }  # fmt: skip
-"""What the settings of the processor and of the tower must be: nothing else is published."""
+"""Required settings of the processor and of the tower: nothing else is published."""
 _FRAME, _HOP, _REDUCTION, _RATE_HZ = 400, 160, 8, 16_000
 _LONG_S = 60
 """Duration of the audio for which memory is planned; a longer one is encoded piece by piece."""
 _AUDIO = "model.embed_tokens_extend.audio_embed."
 
 
-class Phi4Multimodal(Family):
+class Phi4Multimodal(AudioFamily):
     """Features: `samples` float32 [S] of an audio, and the plan's measures: `num_frames` of the spectrogram."""
 
     architectures = ("Phi4MultimodalForCausalLM",)
     published = (Published(decoder="phi4_multimodal", names=("microsoft/Phi-4-multimodal-instruct",)),)
-    modalities = (Modality.AUDIO,)
     media_adapters = {Modality.AUDIO: "speech"}
     audio_rate_hz = _RATE_HZ
     transcription_prompt = "Transcribe the audio clip into text."
@@ -96,20 +92,12 @@ class Phi4Multimodal(Family):
     def num_units(self, measures: Features) -> int:
         return -(-int(measures["num_frames"]) // _REDUCTION)
 
-    def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:
-        return ()
-
-    def preprocess(self, media: DecodedMedia, measures: Features) -> Features:
-        assert media.audio is not None
-        return {**measures, "samples": media.audio.samples}
-
-    def largest_input(self) -> Features | None:
-        silence = np.zeros(_LONG_S * _RATE_HZ, dtype=np.float32)
-        audio = make_decoded_audio(AudioSamples(samples=silence, rate_hz=_RATE_HZ))
-        return self.preprocess(audio, self.measure(audio.modality, audio.size, {}))
+    @property
+    def num_planned_samples(self) -> int:
+        return _LONG_S * _RATE_HZ
 
     def build_encoder(self, device: torch.device, dtype: torch.dtype) -> LoadedEncoder:
-        from seesay.encoders.towers.conformer import ConformerEncoder
+        from seesay.encoders.towers.audio.conformer import ConformerEncoder
 
         config = _make_tower(self.checkpoint.model_config)
         return ConformerEncoder.load(config, self.checkpoint, self.weights.tower_name, device=device, dtype=dtype)
@@ -121,7 +109,7 @@ def _refuse(size: MediaSize) -> NoReturn:
 
 
 def _make_tower(config: Any) -> ConformerConfig:
-    from seesay.encoders.towers.conformer import ConformerConfig
+    from seesay.encoders.towers.audio.conformer import ConformerConfig
 
     audio = config.audio_config
     return ConformerConfig(

@@ -6,18 +6,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from seesay.checkpoint import Checkpoint
 from seesay.checkpoint.fields import read_count
 from seesay.checkpoint.layouts.original_ultravox import ARCHITECTURE
 from seesay.errors import CheckpointError
-from seesay.processors.media.decoded import make_decoded_audio
 from seesay.processors.text.tokenizer import Tokenizer
-from seesay.values import AudioSamples, DecodedMedia, Expansion, MediaSize, Modality
-from seesay.values.frame_chain import Chain
+from seesay.values import Expansion, MediaSize, Modality
+from seesay.vl.bases.audio import LONG_WINDOWS, AudioFamily
 from seesay.vl.bases.tower_names import WHISPER_TOWER
-from seesay.vl.family import Family, Features, make_expansion
+from seesay.vl.family import Features, make_expansion
 from seesay.vl.published import Published
 from seesay.vl.weight_map import WeightMap
 
@@ -25,17 +22,15 @@ if TYPE_CHECKING:
     import torch
 
     from seesay.encoders.encoder import LoadedEncoder
-    from seesay.encoders.towers.whisper import WhisperConfig
+    from seesay.encoders.towers.audio.whisper import WhisperConfig
 
-_RATE_HZ, _HOP, _FFT_SIZE, _NORM_EPS = 16_000, 160, 400, 1e-5
-"""Of Whisper's feature extractor and encoder."""
+_RATE_HZ, _HOP, _FFT_SIZE = 16_000, 160, 400
+"""Of Whisper's feature extractor."""
 _LEAST_HOPS = 2
 _MARKER = "<|audio|>"
-_LONG_WINDOWS = 8
-"""Windows of the audio for which memory is planned; the tower takes no more together."""
 
 
-class Ultravox(Family):
+class Ultravox(AudioFamily):
     """Features: `samples` float32 [S] of whole hops, filled up with silence, and the plan's measures: `num_frames` of
     the spectrogram; `num_tiles` are windows."""
 
@@ -47,7 +42,6 @@ class Ultravox(Family):
         ),
         Published(decoder="qwen3", names=("fixie-ai/ultravox-v0_6-qwen-3-32b",)),
     )
-    modalities = (Modality.AUDIO,)
     audio_rate_hz = _RATE_HZ
     weights = WeightMap(
         decoder={"language_model.model.": "", "language_model.lm_head.": "lm_head."},
@@ -85,46 +79,30 @@ class Ultravox(Family):
     def num_units(self, measures: Features) -> int:
         return -(-int(measures["num_frames"]) // 2)
 
-    def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:
-        return ()
+    @property
+    def num_planned_samples(self) -> int:
+        return LONG_WINDOWS * self._window * _HOP
 
-    def preprocess(self, media: DecodedMedia, measures: Features) -> Features:
-        assert media.audio is not None
-        samples = media.audio.samples
-        return {**measures, "samples": np.pad(samples, (0, measures["num_frames"] * _HOP - len(samples)))}
-
-    def largest_input(self) -> Features | None:
-        silence = np.zeros(_LONG_WINDOWS * self._window * _HOP, dtype=np.float32)
-        audio = make_decoded_audio(AudioSamples(samples=silence, rate_hz=_RATE_HZ))
-        return self.preprocess(audio, self.measure(audio.modality, audio.size, {}))
+    def count_samples(self, measures: Features) -> int | None:
+        return int(measures["num_frames"] * _HOP)
 
     def build_encoder(self, device: torch.device, dtype: torch.dtype) -> LoadedEncoder:
-        from seesay.encoders.towers.whisper import WhisperEncoder
+        from seesay.encoders.towers.audio.whisper import WhisperEncoder
 
         tower = _make_tower(self.checkpoint, self._per_row // 2)
         return WhisperEncoder.load(tower, self.checkpoint, self.weights.tower_name, device=device, dtype=dtype)
 
 
 def _make_tower(checkpoint: Checkpoint, join: int) -> WhisperConfig:
-    from seesay.encoders.towers.log_mel import MelConfig
-    from seesay.encoders.towers.vit_layers import LayerConfig
-    from seesay.encoders.towers.whisper import WhisperConfig
+    from seesay.encoders.towers.audio.log_mel import MelConfig
+    from seesay.encoders.towers.audio.whisper import WhisperConfig
 
     audio, inner_size = checkpoint.model_config.audio_config, checkpoint.config.get("hidden_size", 4096)
     if type(inner_size) is not int or inner_size < 2 or inner_size % 2:
         raise CheckpointError(f"{checkpoint.path}: hidden_size must be an even number, got {str(inner_size)[:40]!r}")
-    return WhisperConfig(
-        layers=LayerConfig(
-            hidden_size=audio.d_model,
-            num_heads=audio.encoder_attention_heads,
-            intermediate_size=audio.encoder_ffn_dim,
-            activation=audio.activation_function,
-            norm_eps=_NORM_EPS,
-            has_key_bias=False,
-        ),
-        num_layers=audio.encoder_layers,
+    return WhisperConfig.of(
+        audio,
         mel=MelConfig(num_bins=audio.num_mel_bins, rate_hz=_RATE_HZ, fft_size=_FFT_SIZE, hop=_HOP),
-        num_positions=audio.max_source_positions,
         join=join,
         inner_size=inner_size,
         out_hidden_size=checkpoint.model_config.text_config.hidden_size,

@@ -7,18 +7,15 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError
-from seesay.processors.media.decoded import make_decoded_audio
 from seesay.processors.text.tokenizer import Tokenizer
-from seesay.values import AudioSamples, DecodedMedia, Expansion, MediaSize, Modality
-from seesay.values.frame_chain import Chain
+from seesay.values import Expansion, MediaSize, Modality
+from seesay.vl.bases.audio import LONG_WINDOWS, AudioFamily
 from seesay.vl.bases.pixels import read_count, read_processor
 from seesay.vl.bases.tower_names import WHISPER_TOWER
 from seesay.vl.constants import AUDIO_TOKEN
-from seesay.vl.family import Family, Features, make_expansion
+from seesay.vl.family import Features, make_expansion
 from seesay.vl.published import Published
 from seesay.vl.weight_map import NESTED_DECODER, NESTED_PREFIXES, WeightMap
 
@@ -26,20 +23,16 @@ if TYPE_CHECKING:
     import torch
 
     from seesay.encoders.encoder import LoadedEncoder
-    from seesay.encoders.towers.whisper import WhisperConfig
 
-_NORM_EPS = 1e-5
 _AUDIO_TOKEN = 24
 """The id in every tokenizer of Mistral's."""
 _WINDOW_S = 30
 """As the published processor has it, whatever the settings say."""
 _TRANSCRIPT_S = 30 * 60
 """Duration of audio up to which the model was trained to write it down at once."""
-_LONG_WINDOWS = 8
-"""Windows of the audio for which memory is planned; the tower takes no more together."""
 
 
-class Voxtral(Family):
+class Voxtral(AudioFamily):
     """Features: `samples` float32 [S] of whole windows, filled up with silence, and the plan's measures; `num_tiles`
     are windows."""
 
@@ -47,7 +40,6 @@ class Voxtral(Family):
     published = (
         Published(decoder="llama", names=("mistralai/Voxtral-Mini-3B-2507", "mistralai/Voxtral-Small-24B-2507")),
     )
-    modalities = (Modality.AUDIO,)
     weights = WeightMap(
         decoder=NESTED_DECODER,
         tower={
@@ -111,53 +103,31 @@ class Voxtral(Family):
     def num_units(self, measures: Features) -> int:
         return int(measures["num_tiles"]) * self._num_positions
 
-    def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:
-        return ()
+    @property
+    def num_planned_samples(self) -> int:
+        return LONG_WINDOWS * self._window
 
-    def preprocess(self, media: DecodedMedia, measures: Features) -> Features:
-        assert media.audio is not None
-        samples = media.audio.samples
-        return {**measures, "samples": np.pad(samples, (0, measures["num_tiles"] * self._window - len(samples)))}
-
-    def largest_input(self) -> Features | None:
-        silence = np.zeros(_LONG_WINDOWS * self._window, dtype=np.float32)
-        audio = make_decoded_audio(AudioSamples(samples=silence, rate_hz=self.audio_rate_hz))
-        return self.preprocess(audio, self.measure(audio.modality, audio.size, {}))
+    def count_samples(self, measures: Features) -> int | None:
+        return int(measures["num_tiles"] * self._window)
 
     def write_transcription(self, language: str | None) -> str | None:
         spoken = "" if language is None else f"lang:{language}"
         return f"[INST]{AUDIO_TOKEN}[/INST]{spoken}[TRANSCRIBE]"
 
     def build_encoder(self, device: torch.device, dtype: torch.dtype) -> LoadedEncoder:
-        from seesay.encoders.towers.whisper import WhisperEncoder
+        from seesay.encoders.towers.audio.log_mel import MelConfig
+        from seesay.encoders.towers.audio.whisper import WhisperConfig, WhisperEncoder
 
-        tower = _make_tower(self.checkpoint.model_config, self._mel, self._join)
+        config = self.checkpoint.model_config
+        tower = WhisperConfig.of(
+            config.audio_config,
+            mel=MelConfig(**self._mel),
+            join=self._join,
+            inner_size=config.text_config.hidden_size,
+            out_hidden_size=config.text_config.hidden_size,
+            activation=config.projector_hidden_act,
+        )
         return WhisperEncoder.load(tower, self.checkpoint, self.weights.tower_name, device=device, dtype=dtype)
-
-
-def _make_tower(config: Any, mel: Mapping[str, int], join: int) -> WhisperConfig:
-    from seesay.encoders.towers.log_mel import MelConfig
-    from seesay.encoders.towers.vit_layers import LayerConfig
-    from seesay.encoders.towers.whisper import WhisperConfig
-
-    audio = config.audio_config
-    return WhisperConfig(
-        layers=LayerConfig(
-            hidden_size=audio.hidden_size,
-            num_heads=audio.num_attention_heads,
-            intermediate_size=audio.intermediate_size,
-            activation=audio.activation_function,
-            norm_eps=_NORM_EPS,
-            has_key_bias=False,
-        ),
-        num_layers=audio.num_hidden_layers,
-        mel=MelConfig(**mel),
-        num_positions=audio.max_source_positions,
-        join=join,
-        inner_size=config.text_config.hidden_size,
-        out_hidden_size=config.text_config.hidden_size,
-        activation=config.projector_hidden_act,
-    )
 
 
 def _find_join(audio: Any, where: object) -> int:

@@ -18,8 +18,8 @@ from seesay.device.linear.layer_loading import LoadedLayers
 from seesay.device.linear.linear import Linear
 from seesay.device.transfers import upload
 from seesay.encoders.graphs import GraphedEncoder, GraphedTower, plan_alike
+from seesay.encoders.towers.audio.log_mel import LogMel, MelConfig
 from seesay.encoders.towers.layers import Norm, RMSNorm, Segments, get_activation
-from seesay.encoders.towers.log_mel import LogMel, MelConfig
 from seesay.encoders.towers.vit_layers import Angles, Attention, Block, LayerConfig, run_blocks
 from seesay.encoders.towers.weights import load_tower
 
@@ -27,7 +27,7 @@ MAX_WINDOWS = 8
 """Most windows that go through the tower together: the rest of a longer audio follows."""
 _KERNEL, STRIDE = 3, 2
 """Of the convolutions over time, the second of which moves by two frames."""
-_GATED_EPS = 1e-6
+_NORM_EPS, _GATED_EPS = 1e-5, 1e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +49,20 @@ class WhisperConfig:
     activation: str
     is_gated: bool = False
     norms_outputs: bool = False
+
+    @classmethod
+    def of(cls, audio: Any, **others: Any) -> Self:
+        """Return the configuration of Transformers' encoder `audio`, with the fields of mel bins and projector."""
+        layers = LayerConfig(
+            hidden_size=audio.hidden_size,
+            num_heads=audio.num_attention_heads,
+            intermediate_size=audio.intermediate_size,
+            activation=audio.activation_function,
+            norm_eps=_NORM_EPS,
+            has_key_bias=False,
+        )
+        num_layers, num_positions = audio.num_hidden_layers, audio.max_source_positions
+        return cls(layers=layers, num_layers=num_layers, num_positions=num_positions, **others)
 
     @property
     def num_frames(self) -> int:

@@ -1,0 +1,1 @@
+"""The towers of audio."""
