@@ -1,4 +1,4 @@
-"""What a training needs to go on after its process has ended: weights, averages, momenta, and how far it is."""
+"""The saved state of a training, from which another process goes on: weights, averages, momenta, and how far it is."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 from seesay.config import foreign as foreign_options
@@ -148,7 +149,7 @@ class GenerationConfig:
             count = getattr(self, name)
             require(count is None or 0 <= count <= 1024, name, count, "must be in [0, 1024]")
 
-    @property
+    @cached_property
     def grammar(self) -> Grammar | None:
         """The grammar that `response_format` asks for; None for free text."""
         return read_grammar(self.response_format)

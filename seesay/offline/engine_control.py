@@ -1,4 +1,4 @@
-"""What a pipeline lets its user do with the engine beside asking: its texts, caches, weights, adapters and memory."""
+"""A pipeline's control of its engine, beside asking it: texts, caches, weights, adapters and memory."""
 
 from __future__ import annotations
 

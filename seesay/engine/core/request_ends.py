@@ -14,7 +14,7 @@ from seesay.llm.scheduling.step_commit import SequenceUpdate
 from seesay.values import FinishReason
 
 NewTokens = tuple[LiveRequest, SequenceUpdate, Sequence[Mapping[int, float]]]
-"""What a step has given a request, and the log-probabilities of that."""
+"""New tokens of a request, and their log-probabilities."""
 
 
 class RequestEnds:

@@ -14,7 +14,7 @@ from seesay.engine.front.choices import check_single
 from seesay.engine.front.request_facts import is_conversation, wants_answer
 from seesay.engine.front.text_frontend import TextFrontend
 from seesay.engine.opened_model import OpenedModel
-from seesay.errors import ConfigError, ErrorCode, RequestError
+from seesay.errors import ErrorCode, RequestError
 from seesay.grammars.trials import GrammarTrials
 from seesay.llm.plans.sampling_params import SamplingParams
 from seesay.processors.text.detokenize import IncrementalDetokenizer
@@ -113,10 +113,7 @@ class AnswerOptionsReader:
         """Whether a request has no grammar that is still to be tried."""
         if request.gen_config.response_format is None:
             return True
-        try:
-            found = self.find_trial(request)
-        except ConfigError:  # is raised when the request is prepared
-            return True
+        found = self.find_trial(request)
         return found is not None and found.done()
 
     def _make_params(

@@ -1,1 +1,1 @@
-"""What layers with states compute: convolutions, delta rule, state spaces, gates, faults."""
+"""Kernels of layers with states: convolutions, delta rule, state spaces, gates, faults."""

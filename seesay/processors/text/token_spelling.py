@@ -1,4 +1,4 @@
-"""What the tokens of a vocabulary stand for in a text, as bytes."""
+"""The bytes that the tokens of a vocabulary stand for in a text."""
 
 from __future__ import annotations
 
