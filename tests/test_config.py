@@ -70,6 +70,18 @@ def test_wrong_types_and_values_name_the_option(config: Any, option: str, values
             config(**{option: value})
 
 
+def test_numbers_beyond_all_limits_are_refused_by_name() -> None:
+    config: Any = GenerationConfig
+    for option in ("n", "max_new_tokens", "logprobs", "top_p", "repetition_penalty", "temperature"):
+        with pytest.raises(ConfigError, match=f"^{option} must be .* got a number of many digits$"):
+            config(**{option: -(10**5000)})
+
+
+def test_unpaired_surrogates_are_named() -> None:
+    with pytest.raises(ConfigError, match=r"^model_name must be a string, got '\\ud800' with unpaired surrogates$"):
+        ChatTemplateConfig("\ud800")
+
+
 def test_more_tokens_than_the_answer_may_have_are_refused() -> None:
     assert GenerationConfig(min_new_tokens=8, max_new_tokens=8).min_new_tokens == 8
     with pytest.raises(ConfigError, match=r"^min_new_tokens must be at most max_new_tokens=8, got 9"):

@@ -29,14 +29,14 @@ def check_types(config: object) -> None:
     for name, (is_valid, need) in _checks_of(cls).items():
         value = getattr(config, name)
         if not (value is defaults.get(name, _NO_DEFAULT) or is_valid(value)):
-            raise ConfigError(f"{name} must be {need}, got {value!r}")
+            raise _make_error(name, need, value)
 
 
 def check_value(owner: type, name: str, value: object) -> None:
     """Check one value like `check_types`, for the field `name` of the class `owner`."""
     is_valid, need = _checks_of(owner)[name]
     if not is_valid(value):
-        raise ConfigError(f"{name} must be {need}, got {value!r}")
+        raise _make_error(name, need, value)
 
 
 def check_instance(name: str, value: object, *kinds: type) -> None:
@@ -49,7 +49,7 @@ def check_instance(name: str, value: object, *kinds: type) -> None:
 def require(condition: bool, option: str, value: object, need: str) -> None:
     """Raise `ConfigError` unless `condition` holds. `need` says what the option must be."""
     if not condition:
-        raise ConfigError(f"{option} {need}, got {value!r}")
+        raise ConfigError(f"{option} {need}, got {_show(value)}")
 
 
 def refuse_unsupported(config: object, allowed: Mapping[str, tuple[object, ...]]) -> None:
@@ -85,6 +85,18 @@ def accept_defaults(others: Mapping[str, Sequence[object]]) -> Callable[[type[T]
         return cls
 
     return decorate
+
+
+def _make_error(name: str, need: str, value: object) -> ConfigError:
+    cause = " with unpaired surrogates" if isinstance(value, str) and not _is_text(value) else ""
+    return ConfigError(f"{name} must be {need}, got {_show(value)}{cause}")
+
+
+def _show(value: object) -> str:
+    try:
+        return repr(value)
+    except ValueError:  # more digits than Python writes
+        return "a number of many digits"
 
 
 @functools.cache
@@ -164,7 +176,10 @@ def _is_whole(value: object) -> bool:
 def _is_number(value: object) -> bool:
     if type(value) is float:
         return math.isfinite(value)
-    return not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(value)
+    try:
+        return not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(value)
+    except OverflowError:  # an integer above the largest float
+        return False
 
 
 def _is_text(value: object) -> bool:

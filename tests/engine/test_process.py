@@ -318,6 +318,8 @@ BOUNDARIES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("continuation", {"continuation": (-1,)}),
     ("truncate_prompt_tokens", {"truncate_prompt_tokens": 0}),
     ("truncate_prompt_tokens", {"truncate_prompt_tokens": -2}),
+    ("template_options", {"template_options": "continue_final"}),
+    ("template_options", {"template_options": {3: True}}),
 )
 
 

@@ -6,8 +6,8 @@ those that a message to an engine process must be able to carry.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 from seesay.config.checks import check_value
 from seesay.config.generation import UNLIMITED_TOKENS, GenerationConfig
@@ -22,6 +22,7 @@ class _Types:
     """The types of the fields of `GenerationRequest` that have not been read by now."""
 
     continuation: tuple[int, ...]
+    template_options: Mapping[str, Any]
     enable_thinking: bool | None
     reasoning_effort: str | None
     pooling: Pooling | None
