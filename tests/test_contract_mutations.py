@@ -920,6 +920,27 @@ def texts_around_pictures_begin_anew(patch: Patch) -> None:
     patch.setattr(cogvlm.CogVlm, "tokenizes_apart", True)
 
 
+@caught_by("pixels_equal_the_processors", "cogvlm2_video")
+def frames_are_scaled_down_with_antialiasing(patch: Patch) -> None:
+    patch.setattr(cogvlm.CogVlmVideo, "antialiases", True)
+
+
+@caught_by("tokens_equal_the_processors", "cogvlm2_video")
+def frames_have_their_numbers_in_place_of_seconds(patch: Patch) -> None:
+    original = cogvlm.CogVlmVideo.measure
+
+    def measure(self: cogvlm.CogVlmVideo, *args: Any) -> Features:
+        found = original(self, *args)
+        return {**found, "seconds": tuple(range(found["num_tiles"]))}
+
+    patch.setattr(cogvlm.CogVlmVideo, "measure", measure)
+
+
+@caught_by("rows_equal_the_models", "cogvlm2_video")
+def all_frames_have_the_rows_of_the_first(patch: Patch) -> None:
+    wrap(patch, eva_clip, "number_rows", lambda rows: rows % rows.size)
+
+
 @caught_by("positions_equal_the_models", "qwen3_vl", "glm4v")
 def all_time_steps_begin_at_one_position(patch: Patch) -> None:
     """As if no text lay between them."""

@@ -124,6 +124,10 @@ GUESSES: tuple[Guess, ...] = (
     Guess(template="cogvlm2", architecture="CogVLMForCausalLM", where={"vocab_size": _LLAMA3}, replaces_own=True),
     Guess(template="cogvlm", architecture="CogVLMForCausalLM", replaces_own=True),
     Guess(
+        template="base", architecture="CogVLMVideoForCausalLM", where={"template_version": "base"}, replaces_own=True
+    ),
+    Guess(template="cogvlm2", architecture="CogVLMVideoForCausalLM", replaces_own=True),
+    Guess(
         template="internlm-xcomposer2d5",
         architecture="InternLMXComposer2ForCausalLM",
         where={"vocab_size": _XCOMPOSER},

@@ -31,6 +31,7 @@ MODEL_NAMES: tuple[ModelName, ...] = (
     ModelName(name="CodeGeeX4", example="THUDM/codegeex4-all-9b", architecture="ChatGLMModel"),
     ModelName(name="CogVLM-Chat", example="THUDM/cogvlm-chat-hf", architecture="CogVLMForCausalLM"),
     ModelName(name="CogVLM2-Chat", example="THUDM/cogvlm2-llama3-chat-19B", architecture="CogVLMForCausalLM"),
+    ModelName(name="CogVLM2-Video", example="THUDM/cogvlm2-video-llama3-chat", architecture="CogVLMVideoForCausalLM"),
     ModelName(name="Dbrx", example="databricks/dbrx-instruct", architecture="DbrxForCausalLM"),
     ModelName(name="DeepSeek-MoE", example="deepseek-ai/deepseek-moe-16b-chat", architecture="DeepseekForCausalLM"),
     ModelName(name="DeepSeek-V2", example="deepseek-ai/DeepSeek-V2-Lite-Chat", architecture="DeepseekV2ForCausalLM"),

@@ -5,7 +5,12 @@ type: so the last row of a picture, a learned one, is computed as text. There is
 Read from the files of the hub's CogVLM2: tower, squares of rows and the two learned rows from visual.py; experts, their
 bias, grouped heads, `get_expert_mask` and `build_position_ids` from modeling_cogvlm.py, with the prompt, the size and
 the bicubic resize of `build_conversation_input_ids`; the rotation of halves and its base from util.py. Those of CogVLM
-(no bias, as many keys as queries, no squares) are the paper's and its checkpoint's shapes."""
+(no bias, as many keys as queries, no squares) are the paper's and its checkpoint's shapes.
+
+CogVLM2-Video is read from modeling_cogvlm.py of the hub's cogvlm2-llama3-caption, the same class: the one weight of
+each layer, `build_position_ids`, and `build_conversation_input_ids` with ShortSideScale and the digits between frames;
+torchvision's CenterCropVideo; and the frames at whole seconds from CogVLM2's video_demo. There is one video in a
+published prompt."""
 
 from __future__ import annotations
 
@@ -48,6 +53,18 @@ class Experts(nn.Module):
         return chosen
 
 
+class Alone(nn.Module):
+    """The language's linear layer for all rows."""
+
+    def __init__(self, language: nn.Linear, **_: Any) -> None:
+        super().__init__()
+        self.language = language
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.language(x)
+        return result
+
+
 class _Decoder(nn.Module):
     """The Llama without its head. `is_row`: where rows of pictures are, num_rows of each. It owns no weights."""
 
@@ -72,6 +89,7 @@ class _Decoder(nn.Module):
 
 class CogVlm(VisionLanguage):
     splits_rows = True
+    layer: type[nn.Module] = Experts
 
     def __init__(self, config: Json) -> None:
         super().__init__(config)
@@ -96,7 +114,7 @@ class CogVlm(VisionLanguage):
             if isinstance(module, nn.Linear):
                 parent, _, last = path.rpartition(".")
                 bias = bool(groups) and last in ("q_proj", "k_proj", "v_proj")
-                setattr(self.llm.model.get_submodule(parent), last, Experts(module, bias=bias))
+                setattr(self.llm.model.get_submodule(parent), last, self.layer(module, bias=bias))
         joined_size = config["vision_config"]["hidden_size"] if groups else None
         self.vision = EvaClip(config["vision_config"], size, own.intermediate_size, joined_size)
         self.decoder = _Decoder(self.llm, self.vision.num_squares + 2)
@@ -183,6 +201,21 @@ class CogVlm(VisionLanguage):
         return ids
 
 
+class CogVlmVideo(CogVlm):
+    layer = Alone
+
+    def get_rope_index(self, input_ids: Tensor, is_row: Tensor | None = None, **_: Any) -> tuple[Tensor, Tensor]:
+        """build_position_ids: rows count up at the ends of their run, and where it begins anew inside of these."""
+        rows = torch.zeros(input_ids.shape[1], dtype=torch.bool) if is_row is None else is_row[0].cpu()
+        before, behind = rows.roll(1), rows.roll(-1)
+        before[0] = behind[-1] = False
+        inner = rows & before & behind
+        steps = ~inner | ~inner.roll(1)
+        steps[0] = False
+        positions = steps.cumsum(0)
+        return positions[None, None], positions[-1:][None] + 1 - len(positions)
+
+
 class CogVlmProcessor(Processor):
     """The texts around pictures are tokenized one by one; only what comes before the first one has the tokenizer's
     beginning of a text."""
@@ -210,6 +243,60 @@ class CogVlmProcessor(Processor):
         pictures = [scale(read_picture(image), (self.side, self.side), "bicubic") for image in images]
         pixels = [(picture / 255 - self.mean) / self.std for picture in pictures]
         return Inputs(input_ids=torch.tensor([ids]), is_row=torch.tensor([is_row]), pixel_values=torch.stack(pixels))
+
+    def _get_num_multimodal_tokens(self, image_sizes: list[tuple[int, int]]) -> dict[str, list[int]]:
+        return {"num_image_tokens": [self.count] * len(image_sizes)}
+
+
+class CogVlmVideoProcessor(CogVlmProcessor):
+    """Pictures are videos of one frame. Behind each frame of a chat model stands its second."""
+
+    def __init__(self, path: Path, *, config: Json) -> None:
+        super().__init__(path, config=config)
+        self.tells_time = config["template_version"] == "chat"
+        self.video_processor = SimpleNamespace(model_input_names=[])
+
+    def __call__(
+        self,
+        text: list[str],
+        images: Any = (),
+        add_special_tokens: bool = True,
+        videos: Any = (),
+        video_metadata: Any = (),
+        **_: Any,
+    ) -> Inputs:
+        pictures: Any = iter((read_picture(image)[None], {"fps": 1, "frames_indices": [0]}) for image in images)
+        clips: Any = iter(zip(map(torch.as_tensor, videos), video_metadata, strict=True))
+        ids, is_row, pixels = list[int](), list[bool](), list[Tensor]()
+        for number, piece in enumerate(re.split("(<image>|<video>)", text[0])):
+            if not number % 2:
+                ids += self.tokenizer(piece, add_special_tokens=add_special_tokens and not number)["input_ids"]
+                is_row += [False] * (len(ids) - len(is_row))
+                continue
+            frames, times = next(pictures) if piece == "<image>" else next(clips)
+            pixels.append(self.transform(frames))
+            for index in times["frames_indices"]:
+                ids += [self.pad_id] * self.count
+                is_row += [True] * self.count
+                if self.tells_time:
+                    second = str(int(index / times["fps"] + 0.5))
+                    ids += self.tokenizer.encode(second, add_special_tokens=False)
+                    is_row += [False] * (len(ids) - len(is_row))
+        if not pixels:
+            return Inputs(input_ids=torch.tensor([ids]))
+        return Inputs(input_ids=torch.tensor([ids]), is_row=torch.tensor([is_row]), pixel_values=torch.cat(pixels))
+
+    def transform(self, frames: Tensor) -> Tensor:
+        """Normalize frames [N, 3, H, W], scale the shorter side, and cut out the middle."""
+        size, (height, width) = self.side, frames.shape[2:]
+        if width < height:
+            scaled = (int(float(height) / width * size), size)
+        else:
+            scaled = (size, int(float(width) / height * size))
+        normal = (frames / 255.0 - self.mean) / self.std
+        resized = nn.functional.interpolate(normal, size=scaled, mode="bilinear", align_corners=False)
+        top, left = (round((length - size) / 2.0) for length in scaled)
+        return resized[:, :, top : top + size, left : left + size]
 
     def _get_num_multimodal_tokens(self, image_sizes: list[tuple[int, int]]) -> dict[str, list[int]]:
         return {"num_image_tokens": [self.count] * len(image_sizes)}

@@ -107,6 +107,7 @@ CHECKPOINTS: Mapping[str, Tiny] = {
     "chatglm_4v": Tiny(architecture="ChatGLMModel/clip_vision_model"),
     "cogvlm": Tiny(architecture="CogVLMForCausalLM"),
     "cogvlm2": Tiny(architecture="CogVLMForCausalLM", variant=True),
+    "cogvlm2_video": Tiny(architecture="CogVLMVideoForCausalLM"),
     "glm46v": Tiny(architecture="Glm46VForConditionalGeneration"),
     "lfm2_vl": Tiny(architecture="Lfm2VlForConditionalGeneration"),
     "llama4_text": Tiny(architecture="Llama4ForCausalLM"),

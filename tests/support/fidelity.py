@@ -45,6 +45,8 @@ BY_CHOICE: Mapping[str, str] = {
     "keeps the keys that it has",
     "minicpmv_4_5": "whether it thinks is the chat template's default; the published chat turns it off",
     "xcomposer2d5": "frames of a video are pictures; the published code joins them into one",
+    "cogvlm2_video": "behind each frame stands its second; published, its number, which is that second as frames are "
+    "taken once a second",
     "mllama": "tokens before the first picture see none, and the tower keeps the inputs of its layers, as in the "
     "published code; Transformers lets them see all, and keeps outputs",
     "molmo": "each of several pictures has its own places; the published processor gives all rows to the first",

@@ -62,6 +62,10 @@ def load_oracle(path: Path, dtype: torch.dtype = torch.float32) -> tuple[Any, An
         from reference.cogvlm import CogVlm, CogVlmProcessor
 
         return CogVlm.load(path).to(dtype), CogVlmProcessor(path, config=config)
+    if architecture == "CogVLMVideoForCausalLM":
+        from reference.cogvlm import CogVlmVideo, CogVlmVideoProcessor
+
+        return CogVlmVideo.load(path).to(dtype), CogVlmVideoProcessor(path, config=config)
     tower = (config.get("vision_config") or {}).get("model_type")
     if tower == "intern_vit_patch":
         from reference.mono_internvl import MonoInternVL, MonoInternVLProcessor

@@ -929,6 +929,13 @@ LAYOUTS: dict[str, Layout] = {
         files=_COGVLM_FILES,
         template_file="tokenizer_config.json",
     ),
+    "cogvlm2-video-llama3-chat": Layout(
+        tiny="cogvlm2_video",
+        config=_cogvlm,
+        tokenizer={"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": True},
+        files=_COGVLM_FILES,
+        template_file="tokenizer_config.json",
+    ),
     "Molmo-7B-D-0924": Layout(
         tiny="molmo",
         config=_molmo,

@@ -202,7 +202,7 @@ COGVLM_TEMPLATE = (
     "{% for message in messages %}{% set content = message['content'] %}{% if content is string %}"
     "{% set text = content %}{% else %}"
     "{% set text = content | selectattr('type', 'equalto', 'text') | map(attribute='text') | join('\n') %}"
-    "{% for part in content if part['type'] == 'image' %}{{ '<image>' }}{% endfor %}{% endif %}"
+    "{% for part in content if part['type'] != 'text' %}{{ '<' + part['type'] + '>' }}{% endfor %}{% endif %}"
     "{% if message['role'] == 'user' %}{{ 'Question: ' + text + ' ' }}"
     "{% else %}{{ 'Answer: ' + text + '\n' }}{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}{{ 'Answer:' }}{% endif %}"
@@ -1231,11 +1231,13 @@ def _chatglm_4v(path: Path) -> None:
     save_reference(path, Glm4V(config), config, settings, tokenizer, "chatglm")
 
 
-def _cogvlm(**changes: Any) -> Callable[[Path], None]:
-    """As published: the tokens of pictures are padding."""
+def _cogvlm(
+    model: str = "CogVlm", *, tower: Mapping[str, int] = MappingProxyType({}), resample: int = 3, **changes: Any
+) -> Callable[[Path], None]:
+    """As published: the tokens of pictures are padding. model: of `reference.cogvlm`."""
 
     def write(path: Path) -> None:
-        from reference.cogvlm import CogVlm
+        from reference import cogvlm
 
         tokenizer = make_tokenizer(COGVLM_TEMPLATE, has_bos=True)
         text = {name: value for name, value in QWEN_TEXT.items() if name != "num_key_value_heads"}
@@ -1247,16 +1249,15 @@ def _cogvlm(**changes: Any) -> Callable[[Path], None]:
             "vision_config": {
                 "dropout_prob": 0.0, "hidden_act": "gelu", "hidden_size": 32, "image_size": 12, "in_channels": 3,
                 "intermediate_size": 48, "layer_norm_eps": 1e-6, "num_heads": 2, "num_hidden_layers": 2,
-                "num_positions": 10, "patch_size": 4,
+                "num_positions": 10, "patch_size": 4, **tower,
             },
+            **changes,
         }  # fmt: skip
-        vision = {**config.pop("vision_config"), **changes.pop("vision_config", {})}
-        config |= {**changes, "vision_config": vision}
         settings = {
             "image_mean": [0.48145466, 0.4578275, 0.40821073], "image_std": [0.26862954, 0.26130258, 0.27577711],
-            "resample": 3,
+            "resample": resample,
         }  # fmt: skip
-        save_reference(path, CogVlm(config), config, settings, tokenizer, "cogvlm")
+        save_reference(path, getattr(cogvlm, model)(config), config, settings, tokenizer, "cogvlm")
 
     return write
 
@@ -1665,7 +1666,14 @@ FACTORIES: dict[str, Callable[[Path], None]] = {
     "glm46v": _glm46v,
     "chatglm_4v": _chatglm_4v,
     "cogvlm": _cogvlm(),
-    "cogvlm2": _cogvlm(num_multi_query_heads=2, vision_config={"image_size": 24, "num_positions": 37}),
+    "cogvlm2": _cogvlm(num_multi_query_heads=2, tower={"image_size": 24, "num_positions": 37}),
+    "cogvlm2_video": _cogvlm(
+        "CogVlmVideo",
+        architectures=["CogVLMVideoForCausalLM"],
+        num_multi_query_heads=2,
+        tower={"image_size": 24, "num_positions": 37},
+        resample=2,
+    ),
     "llama4": _llama4,
     "mllama": _mllama,
     "llama4_text": _text(transformers.Llama4TextConfig, transformers.Llama4ForCausalLM, **LLAMA4),

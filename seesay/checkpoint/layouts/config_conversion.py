@@ -116,6 +116,7 @@ ConfigReader = Callable[[Mapping[str, Any]], ConvertedConfig]
 _QWEN2_VL = "Qwen2VLForConditionalGeneration"
 _BY_ARCHITECTURE: Mapping[str, ConfigReader] = {
     "CogVLMForCausalLM": lambda config: ConvertedConfig(config=read_cogvlm(config)),
+    "CogVLMVideoForCausalLM": lambda config: ConvertedConfig(config=read_cogvlm(config)),
     FIRST: lambda config: ConvertedConfig(config=read_deepseek_ocr(config, FIRST)),
     SECOND: lambda config: ConvertedConfig(config=read_deepseek_ocr(config, SECOND)),
     "InternLMXComposer2ForCausalLM": _read_xcomposer2,

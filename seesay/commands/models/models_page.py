@@ -26,9 +26,9 @@ own layout, with params.json and no config.json, is read as the same model in Tr
 [quantization.md](quantization.md) lists the formats of weights, [chat_templates.md](chat_templates.md) the templates.
 
 Families are written here; the tests hold each to Transformers' own class, or to a plain statement of the published
-code where Transformers has none (Baichuan 2 of 13B, CogVLM, DeepSeek-OCR, DeepSeek-VL2, GLM-4V, Kimi-VL, MiniCPM-V,
-Molmo, Phi-3-vision, Qwen-VL, Ultravox): tokens, pixels, rows of the tower, logits, and greedy answers in all ways of
-computing them.
+code where Transformers has none (Baichuan 2 of 13B, CogVLM, DeepSeek-OCR, DeepSeek-VL2, GLM-4V,
+InternLM-XComposer2, Kimi-VL, MiniCPM-V, Mini-Gemini, Molmo, Mono-InternVL, Phi-3-vision, Qwen-VL, Ultravox): tokens,
+pixels, rows of the tower, logits, and greedy answers in all ways of computing them.
 [Other models](#other-models) run through Transformers' modules: they are not quantized, and take new weights of whole
 folders.
 

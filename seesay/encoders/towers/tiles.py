@@ -23,9 +23,10 @@ from seesay.values.frame_chain import CHANNELS, Size, Tiles, pack
 class TileLoader:
     """Makes the input of a tower whose pictures have one size: normalized patch vectors, on `device` as `dtype`.
 
-    Features: `num_tiles`; `pixels` uint8 [tiles, height, width, 3], of which the tower does not see what lies behind
-    the last whole patch, or the frames and chains of `PatchLoader`. `joined` (rows, columns): the tiles are one
-    picture, which comes before them as a tile of its own, scaled by torch's bicubic interpolation of normalized pixels.
+    Features: `num_tiles`; `pixels` uint8 or float32 [tiles, height, width, 3], of which the tower does not see what
+    lies behind the last whole patch, or the frames and chains of `PatchLoader`. `joined` (rows, columns): the tiles are
+    one picture, which comes before them as a tile of its own, scaled by torch's bicubic interpolation of normalized
+    pixels.
     `boxes` int32 [tiles, 4]: top, left, bottom and right of the picture in each tile; what lies around it is 0 once
     pixels are normalized. All items of a call have them, or none has. `tile_size` is (height, width), `patch_size` (ph,
     pw).
@@ -63,7 +64,7 @@ class TileLoader:
 
     def load_patches(self, features: Sequence[Mapping[str, Any]]) -> Tensor:
         """Return the items' normalized patch vectors [tiles, patches, 3·ph·pw], one item after another."""
-        if not has_kernels(self._device) or any("joined" in item for item in features):
+        if not has_kernels(self._device) or any("joined" in item or _has_floats(item) for item in features):
             return self.cut(self.load_pixels(*features))
         vectors = self._loader([item if "frames" in item else self._send_tiles(item) for item in features])
         patches = vectors.view(sum(map(_count_tiles, features)), -1, vectors.shape[1])
@@ -73,7 +74,7 @@ class TileLoader:
         return patches
 
     def load_levels(self, *features: Mapping[str, object]) -> list[Tensor]:
-        """Return each item's tiles before they are normalized: uint8 [tiles, H, W, 3] on the tower's device."""
+        """Return each item's tiles before they are normalized: [tiles, H, W, 3] on the tower's device."""
         return [self._upload_tiles(item) for item in features]
 
     def cut(self, pixels: Tensor) -> Tensor:
@@ -82,7 +83,7 @@ class TileLoader:
         return cut_patches(pixels[:, :height, :width], self._patch_size)
 
     def _upload_tiles(self, item: Mapping[str, Any]) -> Tensor:
-        """Return an item's tiles on the device: uint8 [tiles, height, width, 3]."""
+        """Return an item's tiles on the device: uint8 or float32 [tiles, height, width, 3]."""
         if "frames" in item:
             return self._loader.load_tiles(item, self._tile_size)
         [tiles] = upload([item["pixels"]], self._device)
@@ -141,6 +142,11 @@ class TileEncoder(GraphedEncoder):
 
 def _count_tiles(item: Mapping[str, Any]) -> int:
     return len(item["pixels"]) + ("joined" in item) if "pixels" in item else int(item["num_tiles"])
+
+
+def _has_floats(item: Mapping[str, Any]) -> bool:
+    """Return whether an item's pixels are no levels, of which kernels look up what they are normalized to."""
+    return "pixels" in item and item["pixels"].dtype != np.uint8
 
 
 def _find_padding(features: Sequence[Mapping[str, Any]], size: Size, device: torch.device) -> Tensor:

@@ -159,17 +159,17 @@ def resize(
 
 
 def resize_as_float(
-    frames: Frames, size: tuple[int, int], *, resample: Resample, clamps: bool = True
+    frames: Frames, size: tuple[int, int], *, resample: Resample, clamps: bool = True, antialias: bool = True
 ) -> npt.NDArray[np.float32]:
-    """Scale frames [N, H, W, 3] to `size` (height, width) by bilinear or bicubic interpolation with antialiasing,
-    without rounding: float32 [N, height, width, 3], in memory of its own. They are from 0 to 255, where it `clamps`
-    what bicubic interpolation overshoots."""
+    """Scale frames [N, H, W, 3] to `size` (height, width) by bilinear or bicubic interpolation without rounding:
+    float32 [N, height, width, 3], in memory of its own. They are from 0 to 255, where it `clamps` what bicubic
+    interpolation overshoots."""
     import torch
     from torch.nn.functional import interpolate
 
     pixels = torch.from_numpy(_writable(frames)).permute(0, 3, 1, 2).to(torch.float32)
     if frames.shape[1:3] != size:
-        pixels = interpolate(pixels, size=size, mode=resample, align_corners=False, antialias=True)
+        pixels = interpolate(pixels, size=size, mode=resample, align_corners=False, antialias=antialias)
         pixels = pixels.clamp_(0, 255) if clamps else pixels
     result: npt.NDArray[np.float32] = pixels.permute(0, 2, 3, 1).contiguous().numpy()
     return result

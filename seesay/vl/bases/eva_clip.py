@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,7 @@ from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import DecodedMedia, MediaItem, MediaSize, Modality
-from seesay.values.frame_chain import Chain, Tiles
+from seesay.values.frame_chain import Chain, Library, Tiles
 from seesay.vl.bases.arrangement import Rows, chain, number_rows
 from seesay.vl.bases.projected_tower import ProjectedTowerFamily
 from seesay.vl.family import Features
@@ -59,14 +59,14 @@ class EvaClipFamily(ProjectedTowerFamily):
 
     The configuration has `row_merge`: squares of row_merge² patches are joined to one row; `row_divisor` of rows; and
     `row_size`, the columns of joined squares before they are projected.
-    Features: the picture in the tower's `image_size` [1, S, S, 3], or frames; the arrangement of its rows, between two
-    learned ones; and the plan's measures.
+    Features: the picture, or each frame of a video, in the tower's `image_size` [N, S, S, 3], or frames; the
+    arrangement of its rows, between two learned ones; and the plan's measures.
     """
 
-    modalities = (Modality.IMAGE,)
+    modalities: tuple[Modality, ...] = (Modality.IMAGE,)
     strategies = ("default",)
     processor = "CLIPImageProcessor"
-    library = "pillow"
+    library: ClassVar[Library] = "pillow"
 
     def __init__(self, checkpoint: Checkpoint, tokenizer: Tokenizer) -> None:
         super().__init__(checkpoint, tokenizer)
@@ -83,33 +83,31 @@ class EvaClipFamily(ProjectedTowerFamily):
         return {"pixels": self.pixels.as_json(), "size": self.image_size}
 
     def measure(self, modality: Modality, size: MediaSize, options: Mapping[str, int]) -> Features:
-        return {"num_tiles": 1, "resized": self._size}
+        return {"num_tiles": size.num_frames, "resized": self._size}
 
     def positions(
         self, token_ids: npt.NDArray[np.int64], items: tuple[MediaItem, ...]
     ) -> tuple[npt.NDArray[np.int64], int]:
-        """Return int64 [T] that count up, but for the rows of a picture: all have one position, between those of the
-        two learned rows."""
+        """Return int64 [T] that count up, but for rows that stand beside each other: all have one position, between
+        those of the first and the last one, which are learned rows."""
         steps = np.ones(len(token_ids) + 1, dtype=np.int64)
         steps[0] = 0
         for item in items:
-            start, stop = item.span
-            steps[start + 2 : stop - 1] = 0
+            for rows in np.split(item.slots, np.flatnonzero(np.diff(item.slots) > 1) + 1):
+                steps[rows[0] + 2 : rows[-1]] = 0
         found = np.cumsum(steps)
         return found[:-1], int(found[-1])
-
-    def num_units(self, measures: Features) -> int:
-        return self.grid_side**2
 
     def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:
         return ((self.pixels.resize(self._size), Tiles(self._size)),)
 
     def preprocess(self, media: DecodedMedia, measures: Features) -> Features:
-        return {**super().preprocess(media, measures), "rows": self._arrange()}
+        return {**super().preprocess(media, measures), "rows": self._arrange(measures["num_tiles"])}
 
-    def _arrange(self) -> Rows:
+    def _arrange(self, num_tiles: int) -> Rows:
         start, end = (np.full(1, row, dtype=np.int32) for row in (_START_ROW, _END_ROW))
-        return chain(start, number_rows(0, (1, self.num_rows)), end)
+        tiles = (number_rows(tile * self.num_rows, (1, self.num_rows)) for tile in range(num_tiles))
+        return chain(*(part for tile in tiles for part in (start, tile, end)))
 
     def largest_size(self) -> tuple[int, int]:
         return self._size

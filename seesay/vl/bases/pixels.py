@@ -25,6 +25,7 @@ _MAX_NUMBER = 1e6
 """Statistics beyond this, or scales below its inverse, are damaged; with all others, pixels are finite in float32."""
 DEFAULTS: Mapping[str, tuple[tuple[Channels, Channels], int]] = {
     "CLIPImageProcessor": (_CLIP_STATISTICS, _BICUBIC),
+    "CogVLMVideoProcessor": (_CLIP_STATISTICS, _BILINEAR),
     "DeepseekVLHybridImageProcessor": (_CLIP_STATISTICS, _BICUBIC),
     "DeepseekVLImageProcessor": (_CLIP_STATISTICS, _BICUBIC),
     "DeepseekOcr2ImageProcessor": (_HALVES, _BICUBIC),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from enrolment import ALL_VISION
+from enrolment import ALL_VISION, ENROLLED
 from family_contract import VIDEO, draw_image, draw_media, load_family, preprocess
 from triton_cases import DEVICE, MARKS, ON_GPU, runs_here
 
@@ -18,6 +18,7 @@ from seesay.encoders.towers.layers import PixelNormalizer, cut_patches
 from seesay.encoders.towers.pixels import PatchLoader
 from seesay.encoders.towers.tiles import TileEncoder
 from seesay.values import DecodedMedia
+from seesay.vl.bases.float_pixels import FloatPixelsFamily
 from seesay.vl.family import Family
 
 STATISTICS: dict[str, Any] = {"mean": (0.481, 0.458, 0.408), "std": (0.269, 0.261, 0.276), "rescale_factor": 1 / 255}
@@ -44,8 +45,9 @@ def draw_all(family: Family) -> list[DecodedMedia]:
     return [*media, draw_media(VIDEO, 3, 20, 30)] if VIDEO in family.modalities else media
 
 
-OTHERS = [name for name in ALL_VISION if name not in CHAINS and not name.startswith("molmo")]
-"""Molmo's pixels are floats, which are made on the host alone."""
+FLOATS = [name for name in ALL_VISION if issubclass(ENROLLED[name], FloatPixelsFamily) or name.startswith("molmo")]
+"""Their pixels are floats, which are made on the host alone."""
+OTHERS = [name for name in ALL_VISION if name not in (*CHAINS, *FLOATS)]
 
 
 @runs_here
@@ -73,6 +75,18 @@ def test_frames_give_what_pixels_give(tiny_checkpoint: Callable[[str], Path], na
     if ON_GPU:
         for mine, other in zip(encoder.encode(sent), encoder.encode(cut), strict=True):
             assert torch.equal(mine, other)
+
+
+@runs_here
+def test_tiles_of_floats_are_normalized_on_the_device(tiny_checkpoint: Callable[[str], Path]) -> None:
+    """They are no levels, of which kernels have a table."""
+    family, _ = load_family(tiny_checkpoint("cogvlm2_video"))
+    encoder: Any = family.build_encoder(DEVICE, torch.float32)
+    items = [preprocess(family, item) for item in draw_all(family)]
+    tiles = encoder.load_pixels(*items)
+    assert (255 * tiles).round().sub(255 * tiles).abs().max() > 0.1
+    assert torch.equal(encoder._loader.load_patches(items), cut_patches(tiles, encoder._loader._patch_size))
+    assert len(encoder.encode(items)) == len(items)
 
 
 @runs_here
