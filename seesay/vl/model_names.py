@@ -61,6 +61,11 @@ MODEL_NAMES: tuple[ModelName, ...] = (
         example="internlm/internlm-xcomposer2d5-7b",
         architecture="InternLMXComposer2ForCausalLM",
     ),
+    ModelName(
+        name="InternLM-XComposer2.5 in 4 bits",
+        example="internlm/internlm-xcomposer2d5-7b-4bit",
+        architecture="InternLMXComposer2ForCausalLM",
+    ),
     ModelName(name="InternVL v1.1 - v1.5", example="OpenGVLab/InternVL-Chat-V1-5", architecture="InternVLChatModel"),
     ModelName(name="InternVL2", example="OpenGVLab/InternVL2-8B", architecture="InternVLChatModel"),
     ModelName(name="InternVL2.5(MPO)", example="OpenGVLab/InternVL2_5-8B-MPO", architecture="InternVLChatModel"),

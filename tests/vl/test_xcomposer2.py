@@ -5,12 +5,17 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from asking import ask, make_picture, parse
 from family_contract import IMAGE, Loaded, draw_image, edit_json, load_family, plan, preprocess
+from quantized_folders import PACKED_FORMS, Tensors, edit_tensors, set_config, write_quantized
 from safetensors.torch import load_file, save_file
 
+from seesay.config import EngineConfig
+from seesay.engine.front.engine import AsyncEngine
 from seesay.errors import CheckpointError, RequestError
 from seesay.templates import builtin
 from seesay.templates.pieces import PiecesTemplate
@@ -182,3 +187,45 @@ def test_factors_of_the_additions(load: Callable[[str], Loaded], checkpoint: str
     assert rows is not None and (rows.rank, rows.scale) == (6, 1.0)
     assert (None if rows.qkv_rank is None else rows.qkv_scale) == scale
     assert rows.for_qkv.rank == (6 if scale is None else 8)
+
+
+def answer(path: Path) -> list[list[int]]:
+    """Greedy ids of a text, of one with a picture, and of one with two."""
+    pictures = [make_picture(20, 70, 1), make_picture(50, 30, 2)]
+    prompts: list[Any] = ["the game", ("the game", pictures[0]), ("the game", pictures)]
+    with AsyncEngine(str(path), backend_config=EngineConfig(device_type="cpu", block_size=16)) as engine:
+        outputs = ask(engine, parse(prompts, max_new_tokens=12, ignore_eos=True))
+    assert all(output.error is None for output in outputs)
+    return [list(output.token_ids) for output in outputs]
+
+
+def test_four_bits_answer_as_their_numbers_multiplied_out(
+    tiny_checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """As LMDeploy writes them: additions and tower stay in half precision, and no setting names them."""
+    quantized, plain = write_quantized(tiny_checkpoint("xcomposer2d5"), tmp_path, PACKED_FORMS["awq, groups of 32"])
+    common = {"quant_method": "awq", "version": "gemm", "bits": 4, "group_size": 32, "zero_point": True}
+    set_config(quantized, quantization_config=common)
+
+    def halve(tensors: Tensors) -> None:
+        floats = {name: tensor.half() for name, tensor in tensors.items() if tensor.is_floating_point()}
+        tasks = {"model.layers.0.feed_forward.w1.lora_web_A.weight": torch.zeros(512, 64, dtype=torch.float16)}
+        tensors |= floats | tasks
+
+    def round_plain(tensors: Tensors) -> None:
+        layers = load_file(quantized / "model.safetensors")
+        tensors |= {name: tensor.half().float() for name, tensor in tensors.items() if name in layers}
+
+    def leave_out(tensors: Tensors) -> None:
+        tensors |= {name: torch.zeros_like(each) for name, each in tensors.items() if ".Plora_B." in name}
+
+    edit_tensors(quantized, halve)
+    edit_tensors(plain, round_plain)
+    names = set(load_file(quantized / "model.safetensors"))
+    layer = "model.layers.1.attention.wqkv."
+    assert {f"{layer}{part}" for part in ("qweight", "qzeros", "scales", "Plora_A.weight", "Plora_B.weight")} <= names
+    found = answer(quantized)
+    assert found == answer(plain)
+    edit_tensors(quantized, leave_out)
+    assert answer(quantized)[0] == found[0]
+    assert answer(quantized)[1:] != found[1:]

@@ -58,6 +58,7 @@ class InternLMXComposer2(ProjectedTowerFamily):
                 "internlm/internlm-xcomposer2-vl-7b",
                 "internlm/internlm-xcomposer2-4khd-7b",
                 "internlm/internlm-xcomposer2d5-7b",
+                "internlm/internlm-xcomposer2d5-7b-4bit",
             ),
         ),
     )
