@@ -44,7 +44,14 @@ LIMIT_S = 20.0
 _PARTS = {
     "seesay/llm/scheduling": ("tests/llm/scheduling/test_scheduler.py", "tests/llm/test_scheduler_random.py"),
     "seesay/engine/core": ("tests/engine/core/test_loop.py", "tests/engine/test_engine_core.py"),
+    "seesay/engine/core/grammars": ("tests/engine/core/test_step_masks.py", "tests/engine/test_grammar_answers.py"),
+    "seesay/engine/core/loading": ("tests/engine/front/test_engine.py", "tests/engine/test_capacity.py"),
+    "seesay/engine/core/speculation": ("tests/engine/core/test_speculation.py",),
+    "seesay/engine/front": ("tests/engine/front/test_engine.py",),
     "seesay/engine/process": ("tests/engine/process/test_service.py", "tests/engine/test_link.py"),
+    "seesay/engine/process/ranks": ("tests/engine/process/ranks/test_followers.py", "tests/engine/test_ranks.py"),
+    "seesay/engine/process/remote": ("tests/engine/process/test_requests.py", "tests/engine/test_process.py"),
+    "seesay/engine/process/tower": ("tests/engine/test_encoder_process.py",),
     "seesay/serving/frontends": ("tests/serving/test_shared_state.py", "tests/serving/test_accepting.py"),
 }
 """Folders whose modules are one part: the test file of the part, which matches each of them beside its own, and tests

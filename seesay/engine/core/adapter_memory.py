@@ -1,5 +1,5 @@
-"""Which adapters are in host memory, and the requests that wait until theirs is: others are in their files alone, and
-are read again when a request comes for them."""
+"""Which adapters are in host memory: others are in their files alone, and are read again when a request comes for
+them."""
 
 from __future__ import annotations
 
@@ -29,8 +29,6 @@ class AdapterMemory(Generic[Read]):
     An adapter that no request uses makes room for one that a request waits for: that which was used longest ago. Where
     requests use all of them, then for each adapter that waits, the one that came first takes no more requests, so that
     it leaves when its present ones have ended: none waits for ever, and others go on.
-
-    held: requests that wait, by id.
     """
 
     def __init__(self, limit: int) -> None:
@@ -41,7 +39,6 @@ class AdapterMemory(Generic[Read]):
         self._full: Set[int] = frozenset()
         self._admitted: Set[int] = frozenset()
         self._threads: ThreadPoolExecutor | None = None
-        self.held: dict[int, LiveRequest] = {}
 
     def try_add(self, adapter_id: int) -> bool:
         """Take an adapter that was loaded, if there is room; else it stays in its file."""
@@ -51,9 +48,9 @@ class AdapterMemory(Generic[Read]):
         return True
 
     @property
-    def is_busy(self) -> bool:
-        """Whether requests are held, or adapters are read."""
-        return bool(self.held or self._reading)
+    def is_reading(self) -> bool:
+        """Whether adapters are read."""
+        return bool(self._reading)
 
     def forget(self, adapter_id: int) -> None:
         """Forget an adapter that is unloaded."""
@@ -63,44 +60,40 @@ class AdapterMemory(Generic[Read]):
             self._there.remove(adapter_id)
 
     def take(self, request: LiveRequest) -> bool:
-        """Return whether the adapter of a request is in memory, and takes it; else the request is held."""
+        """Return whether the adapter of a request is in memory, and takes it; else the request has to wait."""
         adapter_id = request.sequence.adapter_id
         if not adapter_id or not self._limit:
             return True
         is_admitted = request.request_id in self._admitted or adapter_id not in self._full
         if adapter_id not in self._uses or not is_admitted:
-            self.held[request.request_id] = request
             return False
         self._uses[adapter_id] = self._uses.pop(adapter_id)
         return True
 
     def plan_moves(
-        self, used: Set[int], *, read: Callable[[int], Read], wake: Callable[[], None]
+        self, used: Set[int], wanted: Iterable[int], *, read: Callable[[int], Read], wake: Callable[[], None]
     ) -> AdapterMoves[Read]:
         """Make room for adapters that requests wait for, begin to read them, and return what is to be done before
-        `release`. used: adapters that stay. read: returns an adapter, in a thread of its own, which then calls
-        `wake`."""
+        `find_ready`. used: adapters that stay. wanted: those of requests that wait. read: returns an adapter, in a
+        thread of its own, which then calls `wake`."""
         come = self._take_read()
         used = used | {adapter_id for adapter_id, _ in come}
-        waiting = list(dict.fromkeys(each.sequence.adapter_id for each in self.held.values()))
-        waiting = [each for each in waiting if each not in self._uses and each not in self._reading]
+        waiting = [each for each in dict.fromkeys(wanted) if each not in self._uses and each not in self._reading]
         leaving: list[int] = []
         while waiting and self._make_room(used, leaving):
             self._read(waiting.pop(0), read, wake)
         self._full = frozenset([each for each in self._there if each in used][: len(waiting)])
         return AdapterMoves(tuple(leaving), come)
 
-    def release(self, adapter_ids: Iterable[int]) -> list[LiveRequest]:
-        """Return the requests that are held no more: those of adapters that came, and of those that take requests
-        again. `take` takes them."""
+    def find_ready(self, adapter_ids: Iterable[int], held: Iterable[LiveRequest]) -> list[LiveRequest]:
+        """Return which of the requests that wait need not any more: those of adapters that came, and of those that take
+        requests again. `take` takes them."""
         come = frozenset(adapter_ids)
         ready = [
             each
-            for each in self.held.values()
+            for each in held
             if (found := each.sequence.adapter_id) in come or (found in self._uses and found not in self._full)
         ]
-        for request in ready:
-            del self.held[request.request_id]
         self._admitted = frozenset(each.request_id for each in ready)
         return ready
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from seesay.device.query import is_out_of_memory
 from seesay.engine.commands import LoadAdapter, LoadedAdapter, UnloadAdapter, find_adapter
 from seesay.engine.core.adapter_memory import AdapterMemory
+from seesay.engine.core.live_requests import Awaited, LiveRequests
 from seesay.errors import CheckpointError, ConfigError, ErrorCode, RequestError, SeesayError
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ class _Leaving(NamedTuple):
 class AdapterPlaces:
     """Where the adapters of a store are: in host memory, at most `limit` of them (0: all), or in their files alone.
 
-    memory: which of them are in the store, and the requests that wait until theirs is.
+    memory: which of them are in the store.
     """
 
     def __init__(self, store: AdapterStore, scheduler: Scheduler, limit: int) -> None:
@@ -188,16 +189,18 @@ class AdapterPlaces:
         del self._folders[adapter_id]
 
     def release_held(
-        self, others: Iterable[LiveRequest], wake: Callable[[], None]
+        self, requests: LiveRequests, wake: Callable[[], None]
     ) -> list[tuple[LiveRequest, Exception | None]]:
-        """Move adapters between files and memory for the requests that `memory` holds, and return those that need wait
-        no more, each with the reason why its adapter cannot be read, if it cannot. others: all other requests. wake is
-        called from any thread when there is more to do."""
-        memory = self.memory
-        if not memory.is_busy:
+        """Move adapters between files and memory for the requests that wait for theirs, and return those that need wait
+        no more, each with the reason why its adapter cannot be read, if it cannot. wake is called from any thread when
+        there is more to do."""
+        memory, held = self.memory, requests.held[Awaited.ADAPTER]
+        if not held and not memory.is_reading:
             return []
-        used = {request.sequence.adapter_id for request in others}
-        moves = memory.plan_moves(used, read=lambda adapter_id: self.store.read(self._folders[adapter_id]), wake=wake)
+        used, wanted = map(_list_adapters, (requests.iterate(but=Awaited.ADAPTER), held.values()))
+        moves = memory.plan_moves(
+            used.keys(), wanted, read=lambda adapter_id: self.store.read(self._folders[adapter_id]), wake=wake
+        )
         for adapter_id in moves.leaving:
             self._drop(adapter_id)
         failures: dict[int, Exception] = {}
@@ -207,7 +210,9 @@ class AdapterPlaces:
             except Exception as error:
                 memory.forget(adapter_id)
                 failures[adapter_id] = error
-        ready = memory.release(adapter_id for adapter_id, _ in moves.come)
+        ready = memory.find_ready((adapter_id for adapter_id, _ in moves.come), held.values())
+        for request in ready:
+            del held[request.request_id]
         return [(request, failures.get(request.sequence.adapter_id)) for request in ready]
 
     def close(self) -> None:
@@ -332,6 +337,11 @@ class AdapterControl:
 
     def _is_kept(self, adapter_id: int) -> bool:
         return self._is_loaded(adapter_id) or any(each.id == adapter_id for each in self._leaving)
+
+
+def _list_adapters(requests: Iterable[LiveRequest]) -> dict[int, None]:
+    """Return the adapters of requests, in the order of these."""
+    return dict.fromkeys(request.sequence.adapter_id for request in requests)
 
 
 def _check_new(name: str, loaded: Iterable[LoadedAdapter]) -> None:

@@ -83,6 +83,6 @@ class CommandRunner:
     ) -> None:
         leaving = self._adapters.take(command, adapter, done)
         if leaving is not None:
-            for request in list(self._ends.iterate()):
+            for request in list(self._requests.iterate()):
                 if request.sequence.adapter_id == leaving:
                     self._ends.end(request.request_id, "abort")

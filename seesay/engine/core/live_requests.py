@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import enum
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from seesay.engine.core.live_request import LiveRequest
@@ -19,11 +21,21 @@ if TYPE_CHECKING:
     from seesay.llm.running.sampling_row import LogitsProcessor
 
 
+class Awaited(enum.Enum):
+    """What a request waits for before the scheduler takes it."""
+
+    COMMANDS = enum.auto()
+    ADAPTER = enum.auto()
+    GRAMMAR = enum.auto()
+
+
 class LiveRequests:
-    """by_id: the live requests. processors: those of the requests that have any, by id."""
+    """by_id: the live requests, which the scheduler has. held: those that wait before, by what they wait for, and their
+    ids. processors: those of the live requests that have any, by id."""
 
     def __init__(self) -> None:
         self.by_id: dict[int, LiveRequest] = {}
+        self.held: dict[Awaited, dict[int, LiveRequest]] = {awaited: {} for awaited in Awaited}
         self.processors: dict[int, tuple[LogitsProcessor, ...]] = {}
         self._outputs: list[TokenOutput] = []  # of a step or of the inbox
 
@@ -32,6 +44,32 @@ class LiveRequests:
         self.by_id[request.request_id] = request
         if request.processors:
             self.processors[request.request_id] = request.processors
+
+    def hold(self, request: LiveRequest, awaited: Awaited) -> None:
+        """Take a request that waits for something."""
+        self.held[awaited][request.request_id] = request
+
+    @property
+    def num_held(self) -> int:
+        """Requests that wait before the scheduler takes them."""
+        return sum(map(len, self.held.values()))
+
+    def iterate(self, *, but: Awaited | None = None) -> Iterator[LiveRequest]:
+        """Yield all requests that have not ended, without those that wait for `but`."""
+        held = (requests for awaited, requests in self.held.items() if awaited is not but)
+        return chain.from_iterable(requests.values() for requests in (self.by_id, *held))
+
+    def take_held(self, awaited: Awaited) -> list[LiveRequest]:
+        """Return the requests that waited for `awaited`, which they do no more."""
+        held, self.held[awaited] = self.held[awaited], {}
+        return list(held.values())
+
+    def take(self, request_id: int) -> LiveRequest | None:
+        """Return a request that has not ended, which waits for nothing from now on."""
+        request = self.by_id.get(request_id)
+        for held in self.held.values():
+            request = request or held.pop(request_id, None)
+        return request
 
     def note_launch(self, plan: StepPlan) -> None:
         """Note when the first rows of sequences are launched: with the plan with which they begin."""
@@ -80,7 +118,8 @@ class LiveRequests:
 
     def clear(self) -> None:
         """Know no request any more."""
-        self.by_id.clear()
+        for requests in (self.by_id, *self.held.values()):
+            requests.clear()
         self.processors.clear()
         self._outputs.clear()
 

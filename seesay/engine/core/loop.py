@@ -27,7 +27,7 @@ from seesay.engine.core.encoder_reports import EncoderReports
 from seesay.engine.core.grammars.grammar_rows import GrammarRows
 from seesay.engine.core.inbox import Inbox
 from seesay.engine.core.live_request import LiveRequest
-from seesay.engine.core.live_requests import LiveRequests
+from seesay.engine.core.live_requests import Awaited, LiveRequests
 from seesay.engine.core.model_control import ModelControl
 from seesay.engine.core.outbox import Outbox
 from seesay.engine.core.processor_imports import ProcessorImports
@@ -95,7 +95,7 @@ class EngineLoop:
         self._requests = LiveRequests()
         self._live = self._requests.by_id
         self._commands = WaitingCommands()
-        self._ends = RequestEnds(scheduler, self._requests, lambda: self._held, self._drop)
+        self._ends = RequestEnds(scheduler, self._requests, self._drop)
         self._inbox = Inbox()
         self._is_closed = False
         self._activity = Activity()
@@ -130,7 +130,6 @@ class EngineLoop:
             spell=spell,
             jumps=jumps,
             device=runner.device,
-            resume=self._resume_soon,
         )
         self.steps = StepMaker(
             runner,
@@ -275,7 +274,7 @@ class EngineLoop:
 
     def stats(self) -> EngineStats:
         """Return the counts of everything that the loop owns."""
-        held = EngineStats(num_waiting=sum(map(len, self._held)))
+        held = EngineStats(num_waiting=self._requests.num_held)
         return EngineStats.merge(held, self._counts.stats(), self._scheduler.stats(), self.embeddings.stats())
 
     # --- the loop -------------------------------------------------------------------------------------------------
@@ -317,7 +316,7 @@ class EngineLoop:
             self._send_outputs()
             with self._activity:
                 has_more |= not self._is_asleep and self.steps.make()
-            self.adapters.finish_unloading(self._ends.iterate())
+            self.adapters.finish_unloading(self._requests.iterate())
             has_more |= self._release_held()
             has_more |= self._run_commands()
             self._send_outputs()
@@ -337,8 +336,6 @@ class EngineLoop:
             self.steps.begin_anew()
             self._requests.clear()
             self._grammars.forget()
-            for held in self._held:
-                held.clear()
             self.embeddings.drop_all()
             self._outbox.fail_taken(
                 RequestError(ErrorCode.INTERNAL, "the engine failed: see its log for the traceback")
@@ -356,11 +353,6 @@ class EngineLoop:
         self.embeddings.drop(request_id)
         self._grammars.drop(request_id)
         self.steps.drop(request_id)
-
-    @property
-    def _held(self) -> tuple[dict[int, LiveRequest], ...]:
-        """The requests that wait before the scheduler takes them, by what they wait for."""
-        return self._commands.held, self._grammars.held, self.adapters.places.memory.held
 
     def _send_outputs(self) -> None:
         """Hand out what a step or the inbox gave, in one call."""
@@ -381,14 +373,11 @@ class EngineLoop:
         self.stop()
 
     def _end_all(self, error: RequestError) -> None:
-        for request in list(self._ends.iterate()):
+        for request in list(self._requests.iterate()):
             self._ends.end(request.request_id, "error", error)
         self.embeddings.release(self._scheduler.take_released())
 
     # --- commands -------------------------------------------------------------------------------------------------
-
-    def _resume_soon(self, request_id: int, failure: BaseException | None) -> None:
-        self._intake.resume_soon(request_id, failure)
 
     def _find_refusal(self, request: LiveRequest) -> RequestError | None:
         refusal = None if self.control is None else self.control.find_refusal()
@@ -399,9 +388,7 @@ class EngineLoop:
 
     def _release_held(self) -> bool:
         """Admit the requests whose adapters have come from their files. Returns whether there are any."""
-        held = self.adapters.places.memory.held
-        others = (request for request in self._ends.iterate() if request.request_id not in held)
-        released = self.adapters.places.release_held(others, partial(self._inbox.put, lambda: None))
+        released = self.adapters.places.release_held(self._requests, partial(self._inbox.put, lambda: None))
         for request, failure in released:
             self._intake.go_on(request, failure)
         return bool(released)
@@ -428,7 +415,8 @@ class EngineLoop:
             self._runner.apply(self._scheduler.plan_step())  # it learns which sequences have ended
             self.embeddings.release(self._scheduler.take_released())
         self._pacer.rest()
-        held = self._commands.run(self.control)
+        self._commands.run(self.control)
+        held = self._requests.take_held(Awaited.COMMANDS)
         for request in held:
             self._intake.admit(request)
         return bool(held)

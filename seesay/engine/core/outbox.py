@@ -20,8 +20,7 @@ class Outbox:
     def __init__(self) -> None:
         self.listener: CoreListener | None = None
         self.fault: Fault | None = None
-        self._open_ids: set[int] = set()
-        self._taken_ids: set[int] = set()
+        self._open: dict[int, bool] = {}  # request id → whether the core has begun with it
         self._lock = threading.Lock()
 
     def open(self, request_ids: Sequence[int]) -> bool:
@@ -29,7 +28,7 @@ class Outbox:
         with self._lock:
             fault = self.fault
             if fault is None:
-                self._open_ids.update(request_ids)
+                self._open.update(dict.fromkeys(request_ids, False))
                 return True
         # The caller may hold a lock that the listener needs, and the core's own thread may hang.
         threading.Thread(target=self._end, args=(request_ids, fault), name="seesay-refuse", daemon=True).start()
@@ -38,36 +37,32 @@ class Outbox:
     def take(self, request_id: int) -> None:
         """The core begins with this request."""
         with self._lock:
-            self._taken_ids.add(request_id)
+            if request_id in self._open:
+                self._open[request_id] = True
 
     def fail_taken(self, error: RequestError) -> None:
         """End the requests with which the core has begun, with an error."""
         with self._lock:
-            lost = sorted(self._open_ids & self._taken_ids)
-            self._open_ids.difference_update(lost)
-            self._taken_ids.clear()
-        self._tell(lost, error)
+            taken = [request_id for request_id, is_taken in self._open.items() if is_taken]
+        self.fail(taken, error)
 
     def fail_all(self, error: RequestError) -> None:
         """End all requests with an error."""
         with self._lock:
-            self._taken_ids |= self._open_ids
-        self.fail_taken(error)
+            request_ids = list(self._open)
+        self.fail(request_ids, error)
 
     def fail(self, request_ids: Iterable[int], error: RequestError) -> None:
         """End those of these requests that have no final output, with an error."""
         with self._lock:
-            lost = sorted(self._open_ids.intersection(request_ids))
-            self._open_ids.difference_update(lost)
+            lost = self._close(request_ids)
         self._tell(lost, error)
 
     def send(self, outputs: Sequence[TokenOutput]) -> None:
         """Hand outputs to the listener, in one call. Raises what it raises."""
         with self._lock:  # those that were given up have their final output
-            kept = [output for output in outputs if output.request_id in self._open_ids]
-            ended = [output.request_id for output in kept if output.finish_reason is not None]
-            self._open_ids.difference_update(ended)
-            self._taken_ids.difference_update(ended)
+            kept = [output for output in outputs if output.request_id in self._open]
+            self._close(output.request_id for output in kept if output.finish_reason is not None)
         if kept and self.listener is not None:
             self.listener.on_outputs(kept)
 
@@ -77,9 +72,13 @@ class Outbox:
             if self.fault is not None:
                 return
             self.fault = fault
-            lost, self._open_ids = sorted(self._open_ids), set()
+            lost = self._close(list(self._open))
         logger.critical("%s; its requests end, and no more are taken", fault.reason)
         self._end(lost, fault)
+
+    def _close(self, request_ids: Iterable[int]) -> list[int]:
+        """Let requests have their final output. Returns those that had none."""
+        return sorted(request_id for request_id in request_ids if self._open.pop(request_id, None) is not None)
 
     def _end(self, request_ids: Iterable[int], fault: Fault) -> None:
         self._tell(request_ids, RequestError(ErrorCode.INTERNAL, f"{fault.reason}; the model must be loaded again"))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import chain
 
 from seesay.engine.core.live_request import LiveRequest
 from seesay.engine.core.live_requests import LiveRequests
@@ -20,24 +19,11 @@ NewTokens = tuple[LiveRequest, SequenceUpdate, Sequence[Mapping[int, float]]]
 class RequestEnds:
     """Each request gets one final output, when the scheduler no longer has it."""
 
-    def __init__(
-        self,
-        scheduler: Scheduler,
-        requests: LiveRequests,
-        find_holders: Callable[[], Sequence[dict[int, LiveRequest]]],
-        drop: Callable[[int], None],
-    ) -> None:
-        """`find_holders`: the requests, by id, that wait for something before they begin. `drop` frees what else is
-        kept of a request."""
+    def __init__(self, scheduler: Scheduler, requests: LiveRequests, drop: Callable[[int], None]) -> None:
+        """`drop` frees what else is kept of a request."""
         self._scheduler = scheduler
         self._requests = requests
-        self._find_holders = find_holders
         self._drop = drop
-
-    def iterate(self) -> Iterator[LiveRequest]:
-        """Yield all requests that have not ended."""
-        holders = [self._requests.by_id, *self._find_holders()]
-        return chain.from_iterable(holder.values() for holder in holders)
 
     def deliver(self, request: LiveRequest, update: SequenceUpdate, logprobs: Sequence[Mapping[int, float]]) -> None:
         """Take a sequence's new tokens, and hand them out unless they wait for the end. The end waits for the tower, if
@@ -77,10 +63,7 @@ class RequestEnds:
 
     def end(self, request_id: int, reason: FinishReason, error: Exception | None = None) -> None:
         """End a request from outside of a step; nothing happens when it has ended."""
-        request = self._requests.by_id.get(request_id)
-        for held in self._find_holders():
-            request = request or held.pop(request_id, None)
-        if request is not None:
+        if (request := self._requests.take(request_id)) is not None:
             self._scheduler.finish(request_id, reason, error)
             self.finish(request, reason, error=error)
 

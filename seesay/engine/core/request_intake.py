@@ -10,7 +10,7 @@ from seesay.engine.core.embedding_supply import EmbeddingSupply
 from seesay.engine.core.grammars.grammar_rows import GrammarRows
 from seesay.engine.core.inbox import Inbox
 from seesay.engine.core.live_request import LiveRequest
-from seesay.engine.core.live_requests import LiveRequests
+from seesay.engine.core.live_requests import Awaited, LiveRequests
 from seesay.engine.core.outbox import Outbox
 from seesay.engine.core.processor_imports import ProcessorImports
 from seesay.engine.core.request_ends import RequestEnds
@@ -68,16 +68,11 @@ class RequestIntake:
             except Exception as error:  # the prompt's parts do not fit together, or a processor is not there
                 self._inbox.put(partial(self._refuse, request.request_id, explain(error)))
 
-    def resume_soon(self, request_id: int, failure: BaseException | None) -> None:
-        """Have the loop's thread admit a request whose grammar is compiled, or end it if that failed. Called in any
-        thread."""
-        self._inbox.put(partial(self._resume, request_id, failure))
-
     def admit(self, request: LiveRequest) -> None:
         """Compute a request, hold it, or end it with the reason why it cannot be computed."""
         self._outbox.take(request.request_id)
         if self._commands:
-            self._commands.held[request.request_id] = request
+            self._requests.hold(request, Awaited.COMMANDS)
             return
         if (refusal := self._find_refusal(request)) is not None:
             self._embeddings.forget([request.request_id])
@@ -85,7 +80,14 @@ class RequestIntake:
             return
         self._embeddings.note_arrival(request.request_id)
         try:
-            if not self._adapters.places.memory.take(request) or not self._grammars.take(request):
+            if not self._adapters.places.memory.take(request):
+                self._requests.hold(request, Awaited.ADAPTER)
+                return
+            if (compiling := self._grammars.take(request)) is not None:
+                self._requests.hold(request, Awaited.GRAMMAR)
+                compiling.add_done_callback(
+                    lambda done: self._inbox.put(partial(self._resume, request.request_id, done.exception()))
+                )
                 return
             self._requests.add(request)
             self._scheduler.add(request.sequence)
@@ -96,7 +98,7 @@ class RequestIntake:
 
     def _resume(self, request_id: int, failure: BaseException | None) -> None:
         """Admit a request that waited for its grammar, or end it if that could not be compiled, unless it has ended."""
-        request = self._grammars.held.pop(request_id, None)
+        request = self._requests.held[Awaited.GRAMMAR].pop(request_id, None)
         if request is not None:
             self.go_on(request, failure)
 

@@ -1,20 +1,18 @@
-"""Commands that wait until no request is alive, and the requests that came behind them. Used by the loop's thread."""
+"""Commands that wait until no request is alive. Used by the loop's thread."""
 
 from __future__ import annotations
 
 from concurrent.futures import Future
 
 from seesay.engine.commands import Command, Sleep, UpdateWeights, WakeUp
-from seesay.engine.core.live_request import LiveRequest
 from seesay.engine.core.model_control import ModelControl
 from seesay.errors import ErrorCode, RequestError
 
 
 class WaitingCommands:
-    """In the order in which they came. `held` are the requests that wait for them, by id."""
+    """In the order in which they came."""
 
     def __init__(self) -> None:
-        self.held: dict[int, LiveRequest] = {}
         self._waiting: list[tuple[Command, Future[None]]] = []
 
     def __bool__(self) -> bool:
@@ -29,8 +27,8 @@ class WaitingCommands:
         """Forget a command of whose end somebody else tells."""
         self._waiting = [(command, other) for command, other in self._waiting if other is not done]
 
-    def run(self, control: ModelControl | None) -> list[LiveRequest]:
-        """Have `control` do all commands; without one each fails. Returns the requests that were held."""
+    def run(self, control: ModelControl | None) -> None:
+        """Have `control` do all commands; without one each fails."""
         while self._waiting:
             command, done = self._waiting.pop(0)
             try:
@@ -46,8 +44,6 @@ class WaitingCommands:
                 done.set_exception(error)
             else:
                 done.set_result(None)
-        held, self.held = self.held, {}
-        return list(held.values())
 
     def fail(self, error: RequestError) -> None:
         """End all commands with an error."""

@@ -20,6 +20,7 @@ class Host:
     limit: int
     live: dict[int, Any] = field(default_factory=dict)
     there: set[int] = field(default_factory=set)
+    held: dict[int, Any] = field(default_factory=dict)
     order: list[int] = field(default_factory=list)  # adapters, as their requests began
 
     def __post_init__(self) -> None:
@@ -36,19 +37,23 @@ class Host:
             assert request.sequence.adapter_id in self.there
             self.live[request.request_id] = request
             self.order.append(request.sequence.adapter_id)
+        else:
+            self.held[request.request_id] = request
 
     def turn(self) -> None:
         """Move adapters, and wait until those are there that are read."""
         for _ in range(2):
             used = {request.sequence.adapter_id for request in self.live.values()}
-            moves = self.memory.plan_moves(used, read=lambda adapter_id: adapter_id, wake=lambda: None)
+            wanted = [request.sequence.adapter_id for request in self.held.values()]
+            moves = self.memory.plan_moves(used, wanted, read=lambda adapter_id: adapter_id, wake=lambda: None)
             assert not used & set(moves.leaving)
             self.there -= set(moves.leaving)
             for adapter_id, found in moves.come:
                 assert found.result() == adapter_id
                 self.there.add(adapter_id)
             assert len(self.there) + len(self.memory._reading) <= self.limit
-            for request in self.memory.release(adapter_id for adapter_id, _ in moves.come):
+            for request in self.memory.find_ready([adapter_id for adapter_id, _ in moves.come], self.held.values()):
+                del self.held[request.request_id]
                 self._admit(request)
             wait(self.memory._reading.values(), timeout=10)
 
@@ -84,9 +89,9 @@ def test_one_that_waits_takes_its_turn(limit: int) -> None:
 def test_an_adapter_that_is_read_for_nobody_stays_for_the_next() -> None:
     host = Host(1)
     request = host.come(1)
-    host.memory.plan_moves(set(), read=lambda adapter_id: adapter_id, wake=lambda: None)
-    del host.memory.held[request]  # aborted
-    assert host.memory.is_busy
+    host.memory.plan_moves(set(), [1], read=lambda adapter_id: adapter_id, wake=lambda: None)
+    del host.held[request]  # aborted
+    assert host.memory.is_reading
     wait(host.memory._reading.values(), timeout=10)
     host.turn()
     assert not host.memory._reading and host.there == {1}
@@ -103,12 +108,12 @@ def test_all_are_answered(seed: int) -> None:
             host.come(rng.randint(1, 6))
         elif action < 0.8 and host.live:
             del host.live[rng.choice(list(host.live))]
-        elif action < 0.85 and host.memory.held:
-            del host.memory.held[rng.choice(list(host.memory.held))]
+        elif action < 0.85 and host.held:
+            del host.held[rng.choice(list(host.held))]
         if rng.random() < 0.7:
             host.turn()
     for _ in range(1000):
-        if not host.live and not host.memory.held:
+        if not host.live and not host.held:
             return
         host.turn()
         assert host.live, "somebody is computed"

@@ -91,7 +91,7 @@ def test_an_answer_ends_when_the_tower_has_told_of_what_it_took(engine: Engine, 
     """Its only step may be known before the report of the call that was computed before that."""
     dropped: list[int] = []
     requests = LiveRequests()
-    ends = RequestEnds(engine.scheduler, requests, list, dropped.append)
+    ends = RequestEnds(engine.scheduler, requests, dropped.append)
     params = SamplingParams(pooling="last") if is_pooled else SamplingParams(output_logits="generation")
     prompt = MultimodalInput(token_ids=np.arange(2), positions=np.arange(2), next_position=2)
     request = LiveRequest.make(TokenRequest(request_id=7, prompt=prompt, params=params))

@@ -1,6 +1,5 @@
 """The live requests whose answers follow rules, which are grammars, limits of thoughts, words that must not appear and
-n-grams that must not come twice: those that wait for something to be compiled, and the rules of the others. Used by the
-engine loop's thread.
+n-grams that must not come twice: what has to be compiled for them, and their rules. Used by the engine loop's thread.
 
 A runner knows no rules. Masks are made of the tokens that the host knows (`step_masks.py`), while the forward pass
 runs, and go to every runner beside its plan, with the tokens that come next in any case.
@@ -10,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from seesay.engine.core.grammars.jumps import JumpRule, can_force
 from seesay.engine.core.grammars.row_matcher import RowMatcher
@@ -34,16 +33,13 @@ if TYPE_CHECKING:
 
 
 class GrammarRows:
-    """held: requests that wait for their grammar or words, by id. masks: what makes the masks of the others. resume
-    (request_id, failure) is called from any thread when grammar and words are there, or with the reason why they could
-    not be compiled."""
+    """masks: what makes the masks of the requests that have rules."""
 
     def __init__(
         self,
         grammars: CompiledGrammars | None,
         *,
         vocab_size: int,
-        resume: Callable[[int, BaseException | None], None],
         spell: Callable[[int], bytes] | None = None,
         bad_words: CompiledBadWords | None = None,
         jumps: JumpRule | None = None,
@@ -55,28 +51,24 @@ class GrammarRows:
         self._vocab_size = vocab_size
         self._spell = spell
         self._bad_words = bad_words
-        self._resume = resume
         self._jumps = jumps
         self._rules: Rules = {}
         self.masks = StepMasks(self._rules, vocab_size=vocab_size, jumps=jumps, device=device)
-        self.held: dict[int, LiveRequest] = {}
 
-    def take(self, request: LiveRequest) -> bool:
-        """Make the rule of a request that has one. Returns whether it is there; else the request is held, until its
-        grammar and words are compiled. Raises what is wrong with the grammar."""
+    def take(self, request: LiveRequest) -> Future[Any] | None:
+        """Make the rule of a request that has one, and return None; or return what is still being compiled for it.
+        Raises what is wrong with the grammar."""
         sequence = request.sequence
         params = sequence.params
         has_rule = request.grammar is not None or request.thought is not None
         if not has_rule and not params.needs_masks:
-            return True
+            return None
         grammar = None if request.grammar is None else self._find_grammar(request, request.grammar)
         words = None if not params.bad_words else self._find_words(params.bad_words)
         overshoots = self._find_overshoots(request)
         for part in (grammar, words, overshoots):
             if part is not None and not part.done():
-                self.held[request.request_id] = request
-                part.add_done_callback(lambda done: self._resume(request.request_id, done.exception()))
-                return False
+                return part
         rule = self._make_rule(request, grammar, overshoots) if has_rule else None
         if rule is not None and not (params.has_restrictions or params.bad_token_ids or params.min_new_tokens):
             self._rules[request.request_id] = RuledSequence(rule, sequence)
@@ -90,7 +82,7 @@ class GrammarRows:
                 vocab_size=self._vocab_size,
             )
             self._rules[request.request_id] = RuledSequence(matcher, sequence)
-        return True
+        return None
 
     def _make_rule(
         self, request: LiveRequest, grammar: Future[CompiledGrammar] | None, overshoots: Future[Overshoots] | None
@@ -142,7 +134,6 @@ class GrammarRows:
     def forget(self) -> None:
         """All requests have ended."""
         self._rules.clear()
-        self.held.clear()
 
     def close(self) -> None:
         """Free what the rules and grammars hold."""
