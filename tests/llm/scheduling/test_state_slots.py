@@ -182,6 +182,18 @@ def test_states_of_a_faulty_sequence_are_found_by_nobody() -> None:
     assert answer(engine, make_sequence(2, 30)).num_cached_tokens == 0
 
 
+def test_states_behind_forgotten_prefixes_are_not_kept() -> None:
+    """Nobody could find the blocks before them."""
+    engine = make_engine(8)
+    engine.add(make_sequence(1, 30))
+    engine.step()
+    engine.step()
+    engine.scheduler.forget_prefixes()
+    num_before = slots_of(engine).total_snapshots
+    engine.drain()
+    assert slots_of(engine).total_snapshots == num_before and not slots_of(engine).pool.num_cached
+
+
 def test_a_preempted_sequence_goes_on_behind_a_snapshot() -> None:
     config = SchedulerConfig(max_batch_size=4, max_prefill_token_num=16, session_len=40)
     states = StateSlots(8, SnapshotPlaces(BLOCK, SPACING))

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from seesay.llm.scheduling.text_follower import MOST_INDEXED, TextFollower
+from seesay.llm.scheduling.text_follower import LEAST_RATE, MOST_INDEXED, TextFollower, find_least_rates
 
 MOST = 7
 
@@ -43,6 +43,12 @@ def test_what_followed_the_last_tokens_before_is_proposed() -> None:
     assert text.expected == 3 and text.propose(2) == (4, 5)
     text.follow([4, 5])
     assert text.propose(4)[:2] == (6, 7)
+
+
+def test_more_tokens_want_a_higher_rate() -> None:
+    """The last of them shall be accepted with a chance of 0.15 at least; and none is proposed for a lower rate."""
+    rates = find_least_rates(4)
+    assert rates == [LEAST_RATE, LEAST_RATE, pytest.approx(0.15 ** (1 / 3)), pytest.approx(0.15 ** (1 / 4))]
 
 
 @pytest.mark.parametrize("length", range(5))

@@ -85,6 +85,25 @@ def test_without_prefix_caching_nothing_is_remembered() -> None:
     assert pool.num_cached == 0
 
 
+def test_what_is_on_the_host_comes_back_to_a_block_of_its_own() -> None:
+    pool = BlockPool(3, 4, num_host_slots=3)
+    table = fill(pool, "a", "b")
+    pool.release(table)
+    pool.release(pool.allocate(3))
+    saves, loads = pool.host.take_copies()
+    assert sorted(save.block_id for save in saves) == sorted(table) and not loads
+    slot_of = {save.block_id: save.slot for save in saves}
+    places = pool.find(make_chain("a", "b"))
+    assert places == tuple(pool.num_blocks + slot_of[block_id] for block_id in table)
+    assert pool.count_cached(places) == 2
+    block_ids = pool.acquire(places)
+    saves, loads = pool.host.take_copies()
+    assert not saves and [(load.block_id, load.slot) for load in loads] == [
+        (block_id, slot_of[before]) for block_id, before in zip(block_ids, table, strict=True)
+    ]
+    pool.check_integrity([block_ids])
+
+
 class PoolMachine(RuleBasedStateMachine):
     """Sequences come, share what they can find, and go. What a table's blocks hold is tracked beside the pool."""
 
