@@ -345,7 +345,7 @@ class World:
         assert loop.embeddings.store.stats().pinned_embedding_bytes == 0
         assert not loop.embeddings.store._pins and not loop.embeddings._asked and not loop.embeddings._expected
         assert not loop._live and not loop._requests.processors and not loop._requests._outputs
-        assert not loop._grammars._rules and not loop._requests.num_held
+        assert not loop._grammars._rules and not any(loop._requests.held.values())
         assert not loop._commands and not loop._outbox._open
         assert loop._flight.is_empty
         assert self.loop.status.asleep or not len(self.runner.rows), "the runner knows sequences that are over"

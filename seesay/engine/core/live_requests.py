@@ -39,20 +39,14 @@ class LiveRequests:
         self.processors: dict[int, tuple[LogitsProcessor, ...]] = {}
         self._outputs: list[TokenOutput] = []  # of a step or of the inbox
 
-    def add(self, request: LiveRequest) -> None:
-        """Take a request, which is live from now on."""
+    def add(self, request: LiveRequest, awaited: Awaited | None = None) -> None:
+        """Take a request, which is live from now on, or waits for something before."""
+        if awaited is not None:
+            self.held[awaited][request.request_id] = request
+            return
         self.by_id[request.request_id] = request
         if request.processors:
             self.processors[request.request_id] = request.processors
-
-    def hold(self, request: LiveRequest, awaited: Awaited) -> None:
-        """Take a request that waits for something."""
-        self.held[awaited][request.request_id] = request
-
-    @property
-    def num_held(self) -> int:
-        """Requests that wait before the scheduler takes them."""
-        return sum(map(len, self.held.values()))
 
     def iterate(self, *, but: Awaited | None = None) -> Iterator[LiveRequest]:
         """Yield all requests that have not ended, without those that wait for `but`."""

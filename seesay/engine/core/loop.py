@@ -274,7 +274,7 @@ class EngineLoop:
 
     def stats(self) -> EngineStats:
         """Return the counts of everything that the loop owns."""
-        held = EngineStats(num_waiting=self._requests.num_held)
+        held = EngineStats(num_waiting=sum(map(len, self._requests.held.values())))
         return EngineStats.merge(held, self._counts.stats(), self._scheduler.stats(), self.embeddings.stats())
 
     # --- the loop -------------------------------------------------------------------------------------------------

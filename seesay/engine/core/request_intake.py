@@ -72,7 +72,7 @@ class RequestIntake:
         """Compute a request, hold it, or end it with the reason why it cannot be computed."""
         self._outbox.take(request.request_id)
         if self._commands:
-            self._requests.hold(request, Awaited.COMMANDS)
+            self._requests.add(request, Awaited.COMMANDS)
             return
         if (refusal := self._find_refusal(request)) is not None:
             self._embeddings.forget([request.request_id])
@@ -81,10 +81,10 @@ class RequestIntake:
         self._embeddings.note_arrival(request.request_id)
         try:
             if not self._adapters.places.memory.take(request):
-                self._requests.hold(request, Awaited.ADAPTER)
+                self._requests.add(request, Awaited.ADAPTER)
                 return
             if (compiling := self._grammars.take(request)) is not None:
-                self._requests.hold(request, Awaited.GRAMMAR)
+                self._requests.add(request, Awaited.GRAMMAR)
                 compiling.add_done_callback(
                     lambda done: self._inbox.put(partial(self._resume, request.request_id, done.exception()))
                 )
