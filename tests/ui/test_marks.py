@@ -110,6 +110,25 @@ def test_marks_and_words_light_each_other(
     assert not page.evaluate("document.documentElement.scrollWidth > innerWidth")
 
 
+@pytest.mark.parametrize(("width", "height"), [(400, 400), (300, 600), (900, 150)])
+def test_marks_lie_over_pictures_of_any_shape(
+    scripted: Any, scripted_url: str, open_page: OpenPage, tmp_path: Path, width: int, height: int
+) -> None:
+    image = Image.new("RGB", (width, height), "#dddddd")
+    ImageDraw.Draw(image).rectangle((0.5 * width, 0.8 * height, 0.9 * width, 0.95 * height), fill="red")
+    image.save(tmp_path / "shape.png")
+    scripted.script = lambda body: iter(['[{"bbox_2d": [500, 800, 900, 950], "label": "red"}]'])
+    scripted.details = {"media": [make_report(width=width, height=height)]}
+    page = open_page(scripted_url)
+    ask(page, "Where?", tmp_path / "shape.png")
+    page.wait_for_selector(".seesay-figure rect")
+    wait_until_true(page, "async () => document.querySelector('.seesay-figure img').complete")
+    shown = page.locator(".seesay-figure img").bounding_box()
+    assert shown["width"] / shown["height"] == pytest.approx(width / height, rel=0.02), "the picture keeps its shape"
+    color = colors_under(page, page.locator(".seesay-figure rect").bounding_box())
+    assert color[0] > 200 and max(color[1:]) < 90, "the mark lies over what it means"
+
+
 def test_pixels_of_the_resized_picture_are_marked_in_the_picture(
     scripted: Any, scripted_url: str, open_page: OpenPage, picture: Path
 ) -> None:
