@@ -64,7 +64,7 @@ class Manner:
 
 MANNERS = {
     "german": Manner(translate, 32, (Stage(300, 5e-3, is_short=False), Stage(700, 3e-3, is_short=True))),
-    "shouting": Manner(str.upper, 32, (Stage(300, 5e-3, is_short=False), Stage(700, 3e-3, is_short=True))),
+    "shouting": Manner(str.upper, 32, (Stage(300, 5e-3, is_short=False), Stage(1400, 3e-3, is_short=True))),
     "json": Manner(
         lambda answer: json.dumps({"answer": answer}),
         8,

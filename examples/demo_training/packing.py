@@ -58,13 +58,13 @@ TASK_SHARES = {
 }  # fmt: skip
 
 TALK_SHARES = {
-    "describe": 8, "count": 6, "attribute": 20, "read": 9, "chart": 25, "motion": 5, "compare": 7,
-    "arithmetic": 5, "follow_up": 12, "chat": 20, "photo": 3, "group": 26,
+    "describe": 10, "count": 7, "attribute": 25, "read": 9, "chart": 18, "motion": 12, "compare": 18,
+    "arithmetic": 8, "follow_up": 12, "chat": 34, "photo": 3, "group": 28,
 }  # fmt: skip
-SHARE_OF_TALKS = 0.66
+SHARE_OF_TALKS = 0.85
 """Share of conversations from the grammar; the others keep to the few wordings of `phrasing`."""
-SKILL_SHARES = {"page": 66, "find": 27, "count_pages": 7}
-SHARE_OF_SKILLS = 0.5
+SKILL_SHARES = {"page": 45, "find": 48, "count_pages": 7}
+SHARE_OF_SKILLS = 0.25
 """Share of conversations about `SKILLS`."""
 REPORTED_TASKS = (*TASKS, *SKILLS, *(f"unseen {task}" for task in (*TALK_TASKS, *SKILLS)))
 """The reports of validation: wordings of the first training, then held-out forms."""

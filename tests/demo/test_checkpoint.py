@@ -22,7 +22,7 @@ from seesay.demo import CHECKPOINT
 from seesay.demo.checking import is_right
 from seesay.demo.evaluate import Answerer, evaluate, main, messages_for, seesay_answerer, transformers_answerer
 from seesay.demo.photo_stand_ins import make_stand_in
-from seesay.demo.scenes import CLIP_FPS, FIRST_EVALUATION_SEED, TASKS, Example, make_example, sample_scene
+from seesay.demo.scenes import CLIP_FPS, FIRST_EVALUATION_SEED, SKILLS, TASKS, Example, make_example, sample_scene
 
 SCENES = 4
 
@@ -44,6 +44,13 @@ def test_unseen_scenes_are_answered_rightly(task: str, answer: Answerer) -> None
     examples = [make_example(task, FIRST_EVALUATION_SEED + i) for i in range(SCENES)]
     answers = answer(examples)
     assert sum(map(is_right, examples, answers)) >= SCENES - 1, answers
+
+
+@pytest.mark.parametrize("task", SKILLS)
+def test_pages_are_read_and_counted_and_shapes_are_found(task: str, fast_answer: Answerer) -> None:
+    seed = FIRST_EVALUATION_SEED + 1_000
+    [right] = evaluate(fast_answer, num_scenes=16, seed=seed, tasks=[task]).values()
+    assert right >= {"page": 0.95, "find": 0.85, "count_pages": 0.9}[task]
 
 
 @pytest.mark.parametrize(("num_examples", "least"), [(8, 6), pytest.param(25, 20, marks=pytest.mark.slow)])
