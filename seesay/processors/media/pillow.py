@@ -49,11 +49,18 @@ def open_image(data: bytes, name: str) -> Image.Image:
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):  # a warning where warnings are errors
         raise _too_many_pixels(name, "more than Pillow's own limit (PIL.Image.MAX_IMAGE_PIXELS)") from None
     except UnidentifiedImageError:
-        known = ", ".join(_known_formats())
-        problem = "is empty" if not data else f"is not a picture of a known kind ({known})"
-        raise RequestError(ErrorCode.INVALID_MEDIA, f"{name} {problem}") from None
+        raise RequestError(ErrorCode.INVALID_MEDIA, f"{name} {_name_problem(data)}") from None
     except Exception as error:  # any exception of a plugin's parser
         raise _broken(name, error) from None
+
+
+def _name_problem(data: bytes) -> str:
+    """Return what is wrong with what no format of pictures can be found in."""
+    if not data:
+        return "is empty"
+    if data.startswith(b"%PDF-"):
+        return "is a PDF, not a picture: give it as a document"
+    return f"is not a picture of a known kind ({', '.join(_known_formats())})"
 
 
 def upright_size(image: Image.Image, limits: MediaLimits, name: str) -> tuple[int, int]:

@@ -293,6 +293,11 @@ def refusal(source: object, **limits: Any) -> RequestError:
     return raised.value
 
 
+def test_a_pdf_that_is_given_as_a_picture_is_called_one() -> None:
+    error = refusal(b"%PDF-1.7\n...")
+    assert error.code is ErrorCode.INVALID_MEDIA and "is a PDF, not a picture: give it as a document" in str(error)
+
+
 def test_huge_picture_is_refused_from_its_header(monkeypatch: pytest.MonkeyPatch) -> None:
     data = bomb(10_000, 10_000)
     assert len(data) < 40_000
