@@ -240,6 +240,42 @@ def test_nonsense_in_processor_files(
         load(folder)
 
 
+def test_null_in_processor_files_is_the_default(tiny_checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+    """A family is made and prepares pictures as if the settings were left out."""
+    from family_contract import load_family
+
+    fields = ("merge_size", "temporal_patch_size", "size.shortest_edge", "size.longest_edge", "image_mean", "resample")
+    pixels = {}
+    for kind in ("null", "left out"):
+        folder = copy_folder(tiny_checkpoint("qwen2_5_vl"), tmp_path / kind)
+
+        def edit(data: dict[str, Any], kind: str = kind) -> None:
+            for own in (data["image_processor"], data["video_processor"]):
+                own["size"] = {}
+                for field in fields:
+                    put(own, field, None)
+                    if kind == "left out":
+                        del (own["size"] if "." in field else own)[field.rpartition(".")[2]]
+
+        replace(folder, "processor_config.json", edit)
+        family, _ = load_family(folder)
+        pixels[kind] = [str(features) for features in family.small_inputs()], family.preprocessing
+    assert pixels["null"] == pixels["left out"]
+
+
+def test_names_of_tokens_that_are_no_texts(tiny_checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+    from family_contract import load_family
+
+    for index, value in enumerate((None, 5, ["[IMG_END]"])):
+        folder = copy_folder(tiny_checkpoint("pixtral"), tmp_path / str(index))
+        replace(folder, "processor_config.json", partial(put, field="image_end_token", value=value))
+        if value is None:
+            load_family(folder)
+            continue
+        with pytest.raises(CheckpointError, match="the tokenizer has no token"):
+            load_family(folder)
+
+
 @pytest.mark.parametrize("value", (*NUMBERS, [-5, 10**12], ["</s>"], None))
 def test_nonsense_in_generation_config_json(value: Any, tiny_checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
     """Ends of answers that are no tokens end nothing and ban nothing."""

@@ -352,7 +352,7 @@ class Family(ABC):
 
     def token_id(self, text: str) -> int:
         """Return the id of the special token spelled `text`. Raises `CheckpointError` when the tokenizer has none."""
-        token = self.tokenizer.token_id(text)
+        token = self.tokenizer.token_id(text) if isinstance(text, str) else None
         if token is None:
             raise CheckpointError(f"{self.checkpoint.path}: the tokenizer has no token {text!r}")
         return token

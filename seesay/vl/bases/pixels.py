@@ -78,10 +78,15 @@ def read_processor(checkpoint: Checkpoint, kind: str) -> dict[str, Any]:
 
     Where the published code has them elsewhere, pictures and videos have the same ones (`Checkpoint.image_processor`).
     Newer checkpoints nest them in processor_config.json; older ones have preprocessor_config.json and
-    video_preprocessor_config.json; without the latter, videos have the settings of pictures.
+    video_preprocessor_config.json; without the latter, videos have the settings of pictures. A setting that is null
+    there has its default, as one that is left out; a flag is off.
     """
     if checkpoint.image_processor is not None:
         return dict(checkpoint.image_processor)
+    return _without_nulls(_find_settings(checkpoint, kind))
+
+
+def _find_settings(checkpoint: Checkpoint, kind: str) -> dict[str, Any]:
     nested = (checkpoint.read_json("processor_config.json") or {}).get(kind)
     if isinstance(nested, dict):
         return nested
@@ -90,6 +95,14 @@ def read_processor(checkpoint: Checkpoint, kind: str) -> dict[str, Any]:
         if own is not None:
             return own
     return checkpoint.read_json("preprocessor_config.json") or {}
+
+
+def _without_nulls(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: _without_nulls(value) if isinstance(value, Mapping) else value
+        for name, value in settings.items()
+        if value is not None or name.startswith("do_")
+    }
 
 
 def find_library(checkpoint: Checkpoint, default: Library = "torchvision") -> Library:

@@ -93,8 +93,8 @@ class Pixtral(Family):
         self._limit = _read_limit(self._settings.get("size", {"longest_edge": 1024}), where)
         processor = checkpoint.read_json("processor_config.json") or {}
         self._image_token: int = config.image_token_index
-        self._break = self.token_id(processor.get("image_break_token", "[IMG_BREAK]"))
-        self._end = self.token_id(processor.get("image_end_token", "[IMG_END]"))
+        self._break = self.token_id(processor.get("image_break_token") or "[IMG_BREAK]")
+        self._end = self.token_id(processor.get("image_end_token") or "[IMG_END]")
         for name, own, origin in (
             ("patch_size", self._patch_size, "config.json"),
             ("spatial_merge_size", self._merge_size, "config.json"),
