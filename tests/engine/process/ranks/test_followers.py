@@ -81,12 +81,14 @@ def test_an_error_of_a_call_is_raised_once_all_are_done(start: Start) -> None:
 
 def test_in_a_meeting_nobody_waits_for_those_who_wait(start: Start) -> None:
     followers = start("is silent")
+    name = next(iter(MEETINGS))
 
     def fail() -> None:
+        assert followers._waits.find(1) == name, "what it was told is what it does"
         raise ValueError("mine")
 
     with pytest.raises(ValueError, match="mine"):
-        followers.call(next(iter(MEETINGS)), fail, {})
+        followers.call(name, fail, {})
 
 
 @pytest.mark.parametrize(
