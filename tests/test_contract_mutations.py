@@ -941,6 +941,13 @@ def all_frames_have_the_rows_of_the_first(patch: Patch) -> None:
     wrap(patch, eva_clip, "number_rows", lambda rows: rows % rows.size)
 
 
+@caught_by("rows_equal_the_models", "mini_gemini_gemma")
+def rows_before_a_gemma_are_not_scaled(patch: Patch) -> None:
+    from seesay.encoders.towers import detailed_vit
+
+    wrap(patch, detailed_vit, "DetailConfig", lambda config: replace(config, row_scale=1.0))
+
+
 @caught_by("positions_equal_the_models", "qwen3_vl", "glm4v")
 def all_time_steps_begin_at_one_position(patch: Patch) -> None:
     """As if no text lay between them."""

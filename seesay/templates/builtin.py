@@ -91,6 +91,8 @@ _MISTRAL = Pieces(
     is_system_in_user=True,
 )
 
+_NUMBERED_MEDIA = {"media_wording": "Image {number}:{media}"}
+
 _COGVLM = Pieces(
     eosys="\n",
     user="Question: ",
@@ -210,7 +212,9 @@ _BUILTIN: dict[str, Pieces] = {
     ),
     "minicpmv-2d6": _QWEN,
     "vicuna": _VICUNA,
-    "mini-gemini-vicuna": _VICUNA.with_changes({"media_wording": "Image {number}:{media}"}),
+    "mini-gemini-vicuna": _VICUNA.with_changes(_NUMBERED_MEDIA),
+    "mini-gemini-gemma": _GEMMA.with_changes({**_NUMBERED_MEDIA, "eoa": "<end_of_turn>\n<eos>"}),
+    "mini-gemini-mistral": _LLAMA2.with_changes(_NUMBERED_MEDIA),
     "vicuna-v0": Pieces(
         meta_instruction=_LLAVA_INSTRUCTION,
         eosys="###",

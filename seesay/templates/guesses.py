@@ -104,6 +104,18 @@ GUESSES: tuple[Guess, ...] = (
     Guess(template="vicuna-v0", architecture="LlavaLlamaForCausalLM", name=r"-v0"),
     Guess(template="vicuna", architecture="LlavaLlamaForCausalLM"),  # LLaVA's evaluation takes vicuna_v1, not llava_v1
     Guess(template="mini-gemini-vicuna", architecture="MGMLlamaForCausalLM", where={"vocab_size": range(32000, 33000)}),
+    Guess(
+        template="mini-gemini-gemma",
+        architecture="MGMGemmaForCausalLM",
+        where={"vocab_size": range(256000, 257000)},
+        replaces_own=True,
+    ),
+    Guess(
+        template="mini-gemini-mistral",
+        architecture="MGMMixtralForCausalLM",
+        where={"vocab_size": range(32000, 33000)},
+        replaces_own=True,
+    ),
     Guess(template="llava-mistral", architecture="LlavaMistralForCausalLM", replaces_own=True),
     Guess(template="llava-qwen", architecture="LlavaQwenForCausalLM"),
     *(

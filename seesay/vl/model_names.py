@@ -94,6 +94,8 @@ MODEL_NAMES: tuple[ModelName, ...] = (
     ),
     ModelName(name="MiniCPM-Llama3-V-2_5", example="openbmb/MiniCPM-Llama3-V-2_5", architecture="MiniCPMV"),
     ModelName(name="MiniCPM-V-2_6", example="openbmb/MiniCPM-V-2_6", architecture="MiniCPMV"),
+    ModelName(name="MiniGeminiGemma", example="YanweiLi/MGM-2B", architecture="MGMGemmaForCausalLM"),
+    ModelName(name="MiniGeminiMixtral", example="YanweiLi/MGM-8x7B", architecture="MGMMixtralForCausalLM"),
     ModelName(name="MiniGeminiLlama", example="YanweiLi/MGM-7B", architecture="MGMLlamaForCausalLM"),
     ModelName(name="Mistral", example="mistralai/Mistral-7B-Instruct-v0.3", architecture="MistralForCausalLM"),
     ModelName(name="Mixtral", example="mistralai/Mixtral-8x7B-Instruct-v0.1", architecture="MixtralForCausalLM"),

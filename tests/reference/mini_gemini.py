@@ -1,8 +1,9 @@
-"""Mini-Gemini (arXiv 2403.18814): a CLIP whose rows look for details in a ConvNeXt's, and a Llama.
+"""Mini-Gemini (arXiv 2403.18814): a CLIP whose rows look for details in a ConvNeXt's, and a Llama, Gemma or Mixtral.
 
 Read from the files of github.com/dvlab-research/MGM: what is taken of the towers from clip_encoder.py and
 openclip_encoder.py, which has timm's ConvNeXt; tiles and attention from `encode_images` and `unified_resampler` of
-mgm_arch.py; the prompt and the larger picture from mm_utils.py, the smaller one from model_vqa.py."""
+mgm_arch.py; the prompt and the larger picture from mm_utils.py, the smaller one from model_vqa.py. The Gemma of
+Transformers 4.38, which mgm_gemma.py takes, multiplies rows of pictures by the factor of its embeddings, too."""
 
 from __future__ import annotations
 
@@ -15,11 +16,25 @@ from PIL import Image
 from reference.vision_language import Inputs, Json, Processor, VisionLanguage, read_picture
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import CLIPVisionConfig, CLIPVisionModel, LlamaConfig, LlamaForCausalLM
+from transformers import (
+    CLIPVisionConfig,
+    CLIPVisionModel,
+    GemmaConfig,
+    GemmaForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
+)
 
 MARKER = "<image>"
 MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 """Those of CLIP."""
+DECODERS: Any = {
+    "MGMLlamaForCausalLM": (LlamaConfig, LlamaForCausalLM),
+    "MGMGemmaForCausalLM": (GemmaConfig, GemmaForCausalLM),
+    "MGMMixtralForCausalLM": (MixtralConfig, MixtralForCausalLM),
+}
 
 
 def stretch(x: Tensor, size: tuple[int, int]) -> Tensor:
@@ -45,7 +60,10 @@ class MiniGemini(VisionLanguage):
         from timm.models.convnext import ConvNeXt
 
         own = {name: value for name, value in config.items() if name not in ("architectures", "model_type")}
-        self.llm = LlamaForCausalLM(LlamaConfig(**own))
+        config_class, llm_class = DECODERS[config["architectures"][0]]
+        self.llm = llm_class(config_class(**own))
+        self.config.tie_word_embeddings = self.llm.config.tie_word_embeddings
+        self.factor = config["hidden_size"] ** 0.5 if llm_class is GemmaForCausalLM else 1.0
         self.clip = CLIPVisionModel(CLIPVisionConfig(**config["vision_config"]))
         trunk: Any = ConvNeXt(depths=(2, 1, 3, 1), dims=(8, 12, 16, 20))
         self.stem, self.stages = trunk.stem, trunk.stages
@@ -71,19 +89,22 @@ class MiniGemini(VisionLanguage):
     )
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        named = {}
+        """Views of the tensors by their published names. Of tied weights one is published."""
+        named: dict[str, Tensor] = {}
         for name, tensor in super().state_dict(*args, **kwargs).items():
             own, published = next(pair for pair in self.NAMES if name.startswith(pair[0]))
             found = published + name.removeprefix(own)
             if own == "clip." and ".vision_model." not in found:
                 found = found.replace("vision_tower.vision_tower.", "vision_tower.vision_tower.vision_model.")
-            named[found] = tensor
+            if found != "lm_head.weight" or not self.llm.config.tie_word_embeddings:
+                named |= split_experts(found, tensor)
         return named
 
     def load_state_dict(self, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
-        own = super().state_dict()
-        renamed = dict(zip(self.state_dict(), own, strict=True))
-        return super().load_state_dict({renamed[name]: x for name, x in state_dict.items()}, *args, **kwargs)
+        own = self.state_dict()
+        assert own.keys() == state_dict.keys()
+        for name, tensor in own.items():
+            tensor.copy_(state_dict[name])
 
     def find_details(self, pixels: Tensor) -> Tensor:
         x, found = self.stem(pixels), []
@@ -118,7 +139,24 @@ class MiniGemini(VisionLanguage):
                 size = details.shape[2] // self.count, details.shape[3] // self.count
                 rows = torch.cat([self.mine(smaller, stretch(details, size))[0], rows])
             found.append(self.mm_projector(rows))
-        return torch.cat(found)
+        return self.factor * torch.cat(found)
+
+
+def split_experts(name: str, tensor: Tensor) -> dict[str, Tensor]:
+    """The experts of a layer under the names of Mixtral's checkpoints; another tensor as it is."""
+    place, _, kind = name.partition(".mlp.")
+    if kind == "gate.weight":
+        return {f"{place}.block_sparse_moe.gate.weight": tensor}
+    if not kind.startswith("experts."):
+        return {name: tensor}
+    halves = {"w2": tensor}
+    if kind == "experts.gate_up_proj":
+        halves = dict(zip(("w1", "w3"), tensor.chunk(2, dim=1), strict=True))
+    return {
+        f"{place}.block_sparse_moe.experts.{number}.{half}.weight": expert
+        for half, experts in halves.items()
+        for number, expert in enumerate(experts)
+    }
 
 
 class MiniGeminiProcessor(Processor):

@@ -134,6 +134,8 @@ CHECKPOINTS: Mapping[str, Tiny] = {
     "llava_next_original": _original("LlavaMistralForCausalLM", "LlavaNextForConditionalGeneration"),
     "llava_onevision_original": _original("LlavaQwenForCausalLM", "LlavaOnevisionForConditionalGeneration"),
     "mini_gemini": Tiny(architecture="MGMLlamaForCausalLM", needs="timm"),
+    "mini_gemini_gemma": Tiny(architecture="MGMGemmaForCausalLM", needs="timm"),
+    "mini_gemini_mixtral": Tiny(architecture="MGMMixtralForCausalLM", needs="timm"),
     "mini_gemini_hd": Tiny(architecture="MGMLlamaForCausalLM", variant=True, needs="timm"),
     "minicpmv": Tiny(architecture="MiniCPMV"),
     "minicpmv_2_5": Tiny(architecture="MiniCPMV", variant=True),

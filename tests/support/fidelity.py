@@ -132,8 +132,9 @@ def find_references() -> Mapping[str, str]:
             [asked] = branch.test.comparators
             for line in branch.body:
                 if isinstance(line, ast.ImportFrom) and (line.module or "").startswith("reference."):
-                    assert isinstance(asked, ast.Constant), ast.dump(asked)
-                    found[str(asked.value)] = str(line.module).removeprefix("reference.")
+                    for each in asked.elts if isinstance(asked, ast.Tuple) else [asked]:
+                        assert isinstance(each, ast.Constant), ast.dump(asked)
+                        found[str(each.value)] = str(line.module).removeprefix("reference.")
     return found
 
 

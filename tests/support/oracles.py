@@ -71,7 +71,7 @@ def load_oracle(path: Path, dtype: torch.dtype = torch.float32) -> tuple[Any, An
         from reference.mono_internvl import MonoInternVL, MonoInternVLProcessor
 
         return MonoInternVL.load(path).to(dtype), MonoInternVLProcessor(path, config=config)
-    if architecture == "MGMLlamaForCausalLM":
+    if architecture in ("MGMLlamaForCausalLM", "MGMGemmaForCausalLM", "MGMMixtralForCausalLM"):
         from reference.mini_gemini import MiniGemini, MiniGeminiProcessor
 
         return MiniGemini.load(path).to(dtype), MiniGeminiProcessor(path, config=config)

@@ -1704,6 +1704,16 @@ FACTORIES: dict[str, Callable[[Path], None]] = {
     ),
     "mono_internvl": _mono_internvl,
     "mini_gemini": _mini_gemini(),
+    "mini_gemini_gemma": _mini_gemini(
+        architectures=["MGMGemmaForCausalLM"],
+        model_type="mgm_gemma",
+        head_dim=24,
+        hidden_act="gelu",
+        left_out="tie_word_embeddings",
+    ),
+    "mini_gemini_mixtral": _mini_gemini(
+        architectures=["MGMMixtralForCausalLM"], model_type="mgm_mixtral", num_local_experts=4, num_experts_per_tok=2
+    ),
     "mini_gemini_hd": _mini_gemini(image_grid=2, image_global=True, image_size_aux=96),
     "internvl_chat": _internvl_chat(LlamaConfig),
     "internvl_chat_6b": _internvl_chat(

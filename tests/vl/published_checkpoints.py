@@ -185,9 +185,10 @@ def write_mono_internvl(path: Path) -> None:
         (path / f"{name}.py").write_text(CODE)
 
 
-def write_mini_gemini(path: Path, **changes: Any) -> None:
-    """Write a MGMLlamaForCausalLM: 3 x 3 rows, each of which looks at 4 x 4 places of the second tower. The sizes of
-    the first one stand beside its name; those of the second one are those of its tensors."""
+def write_mini_gemini(path: Path, left_out: str = "", **changes: Any) -> None:
+    """Write a MGMLlamaForCausalLM, or one of other `architectures`: 3 x 3 rows, each of which looks at 4 x 4 places of
+    the second tower. The sizes of the first one stand beside its name; those of the second one are those of its
+    tensors. left_out: a field of config.json."""
     from reference.mini_gemini import MARKER, MiniGemini
     from vl.checkpoints import BOS_CHATML, make_tokenizer, spread_weights
 
@@ -213,6 +214,7 @@ def write_mini_gemini(path: Path, **changes: Any) -> None:
         },
         **changes,
     }  # fmt: skip
+    config.pop(left_out, None)
     model = MiniGemini(config)
     spread_weights(model)
     generation = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}

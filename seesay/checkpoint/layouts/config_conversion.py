@@ -126,7 +126,9 @@ _BY_ARCHITECTURE: Mapping[str, ConfigReader] = {
     "LlavaLlamaForCausalLM": _read_llava,
     "LlavaMistralForCausalLM": _read_llava,
     "LlavaQwenForCausalLM": _read_llava,
+    "MGMGemmaForCausalLM": _read_mgm,
     "MGMLlamaForCausalLM": _read_mgm,
+    "MGMMixtralForCausalLM": _read_mgm,
     "NemotronH_Nano_Omni_Reasoning_V3": lambda config: ConvertedConfig(config=read_nemotron_omni(config)),
     "PhiMoEForCausalLM": _read_phimoe,
 }

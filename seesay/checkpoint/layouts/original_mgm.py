@@ -1,4 +1,4 @@
-"""Mini-Gemini as its authors publish it, `MGMLlamaForCausalLM`: LLaVA's fields, with those of a second tower."""
+"""Mini-Gemini as its authors publish it, `MGMLlamaForCausalLM` and others: LLaVA and the fields of a second tower."""
 
 from __future__ import annotations
 
@@ -10,21 +10,28 @@ from seesay.errors import CheckpointError
 
 _FOLDER = "openai/"
 """Of towers on the hub. In config.json they lie in a folder of the authors' machine."""
+_DECODERS = {"MGMLlamaForCausalLM": "llama", "MGMGemmaForCausalLM": "gemma", "MGMMixtralForCausalLM": "mixtral"}
 
 
 def read_mgm(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the configuration of a LLaVA with the fields of the second tower: `image_size_aux`, `image_grid`,
-    `image_global`. Raises `CheckpointError` naming a field that is not supported."""
+    `image_global`; and `scales_rows`: a Gemma multiplies rows of pictures by the factor of its embeddings. Raises
+    `CheckpointError` naming a field that is not supported."""
     for name in ("mm_vision_tower_aux", "image_size_aux"):
         if config.get(name) is None:
             raise CheckpointError(f"{name} is missing: a Mini-Gemini without its second tower is not supported")
     if config.get("mm_vision_select_feature", "patch") != "patch":
         raise CheckpointError("mm_vision_select_feature must be patch")
     known = read_llava({**_as_llava(config), "image_aspect_ratio": None})
+    decoder = _DECODERS[config["architectures"][0]]
+    is_gemma = decoder == "gemma"
     detail = {"image_grid": config.get("image_grid", 1), "image_global": bool(config.get("image_global", False))}
     return {
         **known,
         "architectures": config["architectures"],
+        "text_config": {**known["text_config"], "model_type": decoder},
+        "tie_word_embeddings": bool(config.get("tie_word_embeddings", is_gemma)),
+        "scales_rows": is_gemma,
         "image_size_aux": config["image_size_aux"],
         "mm_vision_tower_aux": str(config["mm_vision_tower_aux"]),
         **detail,

@@ -18,7 +18,7 @@ from seesay.encoders.towers.vit import Vit, VitConfig
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DetailConfig:
     """side: of the larger picture in pixels. The tower sees it scaled down, in tiles² tiles of its own size, and with
-    `has_whole` as a whole before these."""
+    `has_whole` as a whole before these. row_scale: factor of the rows, which is rounded to their type."""
 
     tower: VitConfig
     details: ConvNeXtConfig
@@ -26,6 +26,7 @@ class DetailConfig:
     tiles: int = 1
     has_whole: bool = False
     out_hidden_size: int
+    row_scale: float = 1.0
 
 
 class _Mining(nn.Module):
@@ -83,6 +84,8 @@ class DetailedVit(nn.Module):
             whole = self._mine(scale(small, (height, width)), scale(details, size))
             rows = torch.cat((whole, rows), dim=1)
         result: Tensor = self.projector(rows)
+        if config.row_scale != 1.0:
+            result = result * torch.tensor(config.row_scale, dtype=result.dtype).item()
         return result
 
     def _mine(self, pixels: Tensor, details: Tensor) -> Tensor:

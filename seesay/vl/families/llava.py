@@ -20,7 +20,7 @@ from seesay.vl.published import Published
 class Llava(ProjectedTowerFamily):
     """Features: one tile of S² pixels, S being the tower's `image_size`, or frames; and the plan's measures."""
 
-    architectures = ("LlavaForConditionalGeneration",)
+    architectures: ClassVar[tuple[str, ...]] = ("LlavaForConditionalGeneration",)
     published: ClassVar[tuple[Published, ...]] = (
         Published(decoder="llama", names=("llava-hf/llava-1.5-7b-hf", "llava-hf/llava-1.5-13b-hf")),
         Published(decoder="qwen2", names=("llava-hf/llava-interleave-qwen-7b-hf",)),

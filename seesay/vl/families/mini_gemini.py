@@ -6,7 +6,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError
@@ -16,7 +16,7 @@ from seesay.vl.bases.tower_names import CLIP_TOWER, TWO_LAYERS
 from seesay.vl.families.llava import Llava
 from seesay.vl.family import Features, make_expansion
 from seesay.vl.published import Published
-from seesay.vl.weight_map import BARE_DECODER, WeightMap
+from seesay.vl.weight_map import BARE_DECODER, MIXTRAL_DECODER, WeightMap
 
 if TYPE_CHECKING:
     import torch
@@ -35,11 +35,18 @@ class MiniGemini(Llava):
     """Pictures are made in the size of the second tower; the first one sees them scaled down, as one tile or, in HD, as
     several and as a whole before these. Features: as LLaVA's."""
 
-    architectures = ("MGMLlamaForCausalLM",)
+    architectures: ClassVar[tuple[str, ...]] = ("MGMLlamaForCausalLM", "MGMGemmaForCausalLM", "MGMMixtralForCausalLM")
     published = (
         Published(
             decoder="llama",
             names=("YanweiLi/MGM-7B", "YanweiLi/MGM-13B", "YanweiLi/MGM-7B-HD", "YanweiLi/MGM-13B-HD"),
+            architecture="MGMLlamaForCausalLM",
+        ),
+        Published(decoder="gemma", names=("YanweiLi/MGM-2B",), architecture="MGMGemmaForCausalLM"),
+        Published(
+            decoder="mixtral",
+            names=("YanweiLi/MGM-8x7B", "YanweiLi/MGM-8x7B-HD"),
+            architecture="MGMMixtralForCausalLM",
         ),
     )
     strategies = ("default",)
@@ -54,6 +61,7 @@ class MiniGemini(Llava):
             "model.vlm_uni_val_projector.": "mining.value.",
             "model.mm_projector.": "projector.",
         },
+        decoder_patterns=MIXTRAL_DECODER,
         tower_patterns=(*CLIP_TOWER, *TWO_LAYERS),
         ignored=tuple(_TOWER + name for name in ("post_layernorm.", "embeddings.position_ids")),
     )
@@ -107,6 +115,7 @@ class MiniGemini(Llava):
             tiles=self._tiles,
             has_whole=self._has_whole,
             out_hidden_size=hidden_size,
+            row_scale=hidden_size**0.5 if config.scales_rows else 1.0,
         )
         with torch_module.device("meta"):
             model = DetailedVit(detail)
