@@ -68,6 +68,15 @@ def test_the_one_that_was_used_longest_ago_leaves() -> None:
     assert host.there == {1, 3}
 
 
+@pytest.mark.parametrize(("limit", "num_there"), [(0, 5), (1, 1), (3, 3)])
+def test_so_many_adapters_are_in_memory(limit: int, num_there: int) -> None:
+    memory = AdapterMemory[int](limit)
+    assert [memory.try_add(adapter_id) for adapter_id in range(1, 6)] == [True] * num_there + [False] * (5 - num_there)
+    if limit:
+        memory.forget(1)
+        assert memory.try_add(9) and not memory.try_add(8)
+
+
 @pytest.mark.parametrize("limit", [1, 2])
 def test_one_that_waits_takes_its_turn(limit: int) -> None:
     """However many requests come for the adapters that are there."""

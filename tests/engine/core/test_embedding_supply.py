@@ -98,6 +98,7 @@ def test_a_lent_item_is_lent_to_those_that_wait_and_stays_theirs_until_it_is_sto
     assert supply.note_launched(b"3")
     assert [each.request_id for each in requests if each.lent] == [3, 53]
     assert not supply.note_encoded(b"3", TIMING), "not stored yet"
+    assert [each.request_id for each in requests if each.encoded] == [3, 53], "they hear of its cost now"
     assert [each.request_id for each in supply.find_users(b"3")] == [3, 53]
 
 
@@ -111,4 +112,15 @@ def test_the_next_request_that_waits_is_asked_for_features_and_nobody_else() -> 
         supply.drop(ended)
         assert asked[50:] == [53], ended
     assert sum(each.num_looks for each in requests) == 1
-    assert supply.find_users(b"3") == []
+    assert supply.find_users(b"3") == [] and b"3" not in supply._users, "nothing is left of it"
+
+
+def test_media_are_expected_until_they_had_their_chance() -> None:
+    """A request that has come is expected until its media are asked for, so that they make one call with the others."""
+    supply, _, _ = make_supply([])
+    supply.expect([1, 2, 3])
+    supply.forget([3])
+    supply.note_arrival(1)
+    assert supply._expected == {1, 2}
+    supply.start_encoding([])
+    assert supply._expected == {2}

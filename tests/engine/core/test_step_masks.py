@@ -80,6 +80,21 @@ def test_the_masks_of_a_thread_are_those_made_at_once(grammars: CompiledGrammars
     step_masks.close()
 
 
+def test_rows_that_sample_nothing_have_no_masks(grammars: CompiledGrammars) -> None:
+    """As those of the first chunks of a prompt."""
+    rules = make_rules(grammars, ["ab", "cd"])
+    step_masks = StepMasks(rules, vocab_size=END)
+    chunk, last = make_plan(rules).rows
+    plan = StepPlan(rows=(chunk._replace(samples=False),))
+    assert not step_masks.concerns(plan) and step_masks.begin(plan) is None
+    plan = StepPlan(rows=(*plan.rows, last))
+    begun = step_masks.begin(plan)
+    assert step_masks.concerns(plan) and begun is not None
+    masks, _ = step_masks.finish(begun, can_jump=False)
+    assert masks is not None and masks.seq_ids == (1,) and list_allowed(masks) == ["c"]
+    step_masks.close()
+
+
 def sample(step_masks: StepMasks, rules: Rules, texts: dict[int, str]) -> Any:
     """Take what rows sampled, commit it, and return the masks behind it with the errors of rows."""
     step_masks.take(make_plan(rules), {seq_id: tuple(text.encode()) for seq_id, text in texts.items()})
