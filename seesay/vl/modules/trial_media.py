@@ -27,7 +27,9 @@ def make_blank(modality: Modality, size: MediaSize) -> DecodedMedia:
 
 def refuse(size: MediaSize, reason: str, cause: Exception | None = None) -> NoReturn:
     """Raise the `RequestError` for media of this size that the processor refuses."""
-    kind = "a picture" if size.num_frames == 1 else f"{size.num_frames} frames"
+    kind = f"{size.num_frames} frames"
+    if size.num_frames == 1:
+        kind = "a video of one frame" if size.timestamps_s else "a picture"
     shown = f"audio of {size.audio_s:.3f} s" if size.rate_hz else f"{kind} of {size.width}x{size.height} pixels"
     text = f"the model's processor refuses {shown}: {reason}"
     raise RequestError(ErrorCode.INVALID_MEDIA, text.splitlines()[0], "messages") from cause

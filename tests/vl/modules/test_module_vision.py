@@ -32,6 +32,7 @@ from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import DecodedMedia, MediaSize, Modality
 from seesay.vl.family import Wording
 from seesay.vl.modules.module_vision import ModuleVisionFamily
+from seesay.vl.modules.trial_media import refuse
 from seesay.vl.registry import find_family
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:transformers")
@@ -370,3 +371,13 @@ def test_weights_are_replaced_and_sleep_with_the_tower(tiny_checkpoint: Callable
         torch.testing.assert_close(answer(engine), new)
         engine.update_weights(str(folder))
         torch.testing.assert_close(answer(engine), old)
+
+
+@pytest.mark.parametrize(
+    ("times", "told"),
+    [((), "a picture of 13x8 pixels"), ((0.0,), "a video of one frame of 13x8"), ((0.0, 0.5), "2 frames of 13x8")],
+)
+def test_a_video_of_one_frame_is_not_called_a_picture(times: tuple[float, ...], told: str) -> None:
+    size = MediaSize(num_frames=max(1, len(times)), height=8, width=13, timestamps_s=times)
+    with pytest.raises(RequestError, match=f"refuses {told}.*: too few"):
+        refuse(size, "too few")
