@@ -22,6 +22,8 @@ from seesay.demo.scenes import sample_scene
 from seesay.engine.front.engine import AsyncEngine
 from seesay.vl.tasks import Task
 
+OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
+
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[LiveServer]:
@@ -93,6 +95,42 @@ def test_what_cannot_be_read_is_named_and_the_others_are_read(
     assert len(list((folder / "out").rglob("*.md"))) == 3
 
 
+def test_two_documents_never_become_one_file(
+    server: LiveServer, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = folder / "in", folder / "in" / "more"
+    (second / "c.png").write_bytes((first / "c.png").read_bytes())
+    assert run(server, first, second, "-o", folder / "out") == 0, "a file that is found twice is read once"
+    (folder / "other").mkdir()
+    (folder / "other" / "c.png").write_bytes((first / "c.png").read_bytes())
+    assert run(server, first, folder / "other", "-o", folder / "again") == 1
+    said = capsys.readouterr().err
+    assert str(first / "c.png") in said and str(folder / "other" / "c.png") in said and "c.png.md" in said
+    assert not (folder / "again").exists()
+
+
+def test_the_name_of_the_output_says_its_format(server: LiveServer, folder: Path) -> None:
+    assert run(server, folder / "in" / "c.png", "-o", folder / "c.json") == 0
+    assert json.loads((folder / "c.json").read_text())["num_pages"] == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"), [("a.docx", b"PK\x03\x04 word/", "a DOCX file"), ("a.doc", OLE, "an Office file")]
+)
+def test_files_of_office_suites_are_refused_by_name(
+    server: LiveServer, tmp_path: Path, name: str, content: bytes, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    assert run(server, tmp_path / name, "-o", tmp_path / "a.md") == 1
+    assert said in capsys.readouterr().err and not (tmp_path / "a.md").exists()
+
+
+def test_a_pdf_needs_no_suffix(server: LiveServer, folder: Path) -> None:
+    pdf = (folder / "in" / "scenes.pdf").rename(folder / "scenes")
+    assert run(server, pdf, "-o", folder / "a.md", "--pages", "2") == 0
+    assert "<!-- page 2 of 2 -->" in (folder / "a.md").read_text()
+
+
 class Seen:
     """Notes what a model is shown, and writes nothing."""
 
@@ -134,6 +172,7 @@ def test_pages_are_shown_as_models_were_trained(
     [
         (["missing.pdf", "-o", "x"], "does not exist"),
         ([".", "-o", "x"], "has no documents"),
+        (["x.pdf", "-o", "x", "--pages", "3-1"], "pages must be pages and ranges of them"),
     ],
 )
 def test_inputs_are_checked(
@@ -142,6 +181,12 @@ def test_inputs_are_checked(
     monkeypatch.chdir(tmp_path)
     assert main(["ocr", *arguments]) == 1
     assert said in capsys.readouterr().err
+
+
+def test_help_says_how_long_answers_get(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["ocr", "--help"])
+    assert "longest answer in tokens (default: 4096)" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_task_is_one_of_the_model(server: LiveServer, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -114,11 +114,15 @@ def read_media_options(arguments: argparse.Namespace) -> dict[str, Any]:
 # --- answers ---------------------------------------------------------------------------------------------------------
 
 
-def add_generation_options(parser: argparse.ArgumentParser) -> None:
+def add_generation_options(parser: argparse.ArgumentParser, *, max_new_tokens: int = 512) -> None:
     """Add the sampling options."""
     group = parser.add_argument_group("answers")
     group.add_argument(
-        "--max-new-tokens", type=whole(1), default=512, metavar="N", help="longest answer in tokens (default: 512)"
+        "--max-new-tokens",
+        type=whole(1),
+        default=max_new_tokens,
+        metavar="N",
+        help="longest answer in tokens (default: %(default)s)",
     )
     group.add_argument(
         "--temperature", type=number, default=0.0, metavar="T", help="0 always takes the most likely token (default: 0)"

@@ -41,7 +41,9 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the file to write for one INPUT, or a folder",
     )
     parser.add_argument(
-        "--format", choices=("md", "json"), default="md", help="of the files that are written (default: md)"
+        "--format",
+        choices=("md", "json"),
+        help="of the files that are written (default: json where OUTPUT is a file that ends in .json, else md)",
     )
     parser.add_argument(
         "--model",
@@ -67,8 +69,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--concurrency", type=options.whole(1, 1024), default=16, metavar="N", help="pages read at a time (default: 16)"
     )
-    options.add_generation_options(parser)
-    parser.set_defaults(max_new_tokens=4096)
+    options.add_generation_options(parser, max_new_tokens=4096)
     media = parser.add_argument_group("pictures and videos")
     options.add_media_options(media, max_bytes="256 MiB", max_pixels="179 million", max_items="1024")
     engine_options.add_engine_options(parser)
@@ -78,12 +79,15 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     from tqdm import tqdm
 
-    from seesay.commands.files.transcribing import Reading, find_files, is_done, plan_outputs, transcribe
+    from seesay.commands.files.transcribing import Reading, choose_format, find_files, is_done, plan_outputs, transcribe
     from seesay.config import MediaLimits
+    from seesay.values import DocumentOptions
 
+    DocumentOptions.checked({"pages": arguments.pages})  # before a model is loaded, and not for each document
     files = find_files(arguments.inputs)
     is_one = len(files) == 1 and arguments.inputs[0].is_file()
-    planned = plan_outputs(files, arguments.output, arguments.format, is_one=is_one)
+    form = arguments.format or choose_format(arguments.output, is_one=is_one)
+    planned = plan_outputs(files, arguments.output, form, is_one=is_one)
     waiting = [pair for pair in planned if not is_done(pair[1])]
     num_failed = 0
     if waiting:
@@ -96,13 +100,12 @@ def _run(arguments: argparse.Namespace) -> int:
             reading = Reading(model=model, task=task, limits=limits, pages=arguments.pages, dpi=arguments.dpi)
             for file, output in waiting:
                 try:
-                    num_failed += (
-                        transcribe(file, output, arguments.format, reading, threads=threads, progress=progress) > 0
-                    )
+                    num_failed += transcribe(file, output, form, reading, threads=threads, progress=progress) > 0
                 except SeesayError as error:
                     print(f"seesay: {file}: {error}", file=sys.stderr)
                     num_failed += 1
-    earlier = f", {len(planned) - len(waiting)} of them before" if len(waiting) < len(planned) else ""
+    num_earlier = len(planned) - len(waiting)
+    earlier = f", {num_earlier} of them before (delete what was written to read them again)" if num_earlier else ""
     print(f"seesay: {len(planned) - num_failed} of {len(planned)} documents read{earlier}", file=sys.stderr)
     return int(num_failed > 0)
 

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 Format = Literal["md", "json"]
 SUFFIXES = (".pdf", *IMAGE_SUFFIXES)
+_DOCUMENT_STARTS = (b"%PDF", b"PK\x03\x04", b"\xd0\xcf\x11\xe0")
+"""PDFs, and files of office suites, which `open_document` refuses by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +61,8 @@ class Reading:
 
 
 def find_files(sources: Sequence[Path]) -> list[tuple[Path, Path]]:
-    """Return (file, its path below the source that it was found in) of files and of all documents in folders, sorted.
-    Raises `ConfigError` for a source that does not exist."""
+    """Return (file, its path below the source that it was found in) of files and of all documents in folders, sorted,
+    each file once. Raises `ConfigError` for a source that does not exist."""
     found: list[tuple[Path, Path]] = []
     for source in sources:
         if source.is_dir():
@@ -72,16 +74,29 @@ def find_files(sources: Sequence[Path]) -> list[tuple[Path, Path]]:
             raise ConfigError(f"INPUT {str(source)!r} does not exist")
     if not found:
         raise ConfigError(f"INPUT has no documents: their names end in {', '.join(SUFFIXES)}")
-    return found
+    return list({file.absolute(): (file, below) for file, below in reversed(found)}.values())[::-1]
+
+
+def choose_format(output: Path, *, is_one: bool) -> Format:
+    """Return the format that the name of the file to write says."""
+    return "json" if is_one and output.suffix == ".json" and not output.is_dir() else "md"
 
 
 def plan_outputs(
     files: Sequence[tuple[Path, Path]], output: Path, form: Format, *, is_one: bool
 ) -> list[tuple[Path, Path]]:
-    """Return (file, the file to write) of each. `output` is that file where one document `is_one`, else a folder."""
+    """Return (file, the file to write) of each. `output` is that file where one document `is_one`, else a folder.
+    Raises `ConfigError` for two documents with the same place in that folder."""
     if is_one and output.suffix == f".{form}" and not output.is_dir():
         return [(files[0][0], output)]
-    return [(file, output / below.with_name(f"{below.name}.{form}")) for file, below in files]
+    sources: dict[Path, Path] = {}
+    for file, below in files:
+        target = output / below.with_name(f"{below.name}.{form}")
+        if (other := sources.setdefault(target, file)) is not file:
+            raise ConfigError(
+                f"INPUT {str(other)!r} and {str(file)!r} would both become {str(target)!r}: read them into two folders"
+            )
+    return [(file, target) for target, file in sources.items()]
 
 
 def transcribe(
@@ -141,7 +156,7 @@ def _open_pages(file: Path, reading: Reading) -> tuple[list[_Page], int]:
     from seesay.processors.media.pillow import image_of_array
     from seesay.values import DocumentOptions
 
-    if file.suffix.lower() not in DOCUMENT_SUFFIXES:
+    if not _is_document(file):
         return [_Page(1, lambda: load_image(file, limits=reading.limits))], 1
     options = DocumentOptions.checked({"pages": reading.pages, "dpi": reading.dpi})
     document = open_document(file, options, Allowance(reading.limits))
@@ -150,6 +165,14 @@ def _open_pages(file: Path, reading: Reading) -> tuple[list[_Page], int]:
         return image_of_array(page.decode().frames[0])
 
     return [_Page(page.number, partial(draw, page)) for page in document.pages], document.num_pages
+
+
+def _is_document(file: Path) -> bool:
+    """Return whether a file is a document by its name, or, where its name says nothing, by its first bytes."""
+    if file.suffix.lower() in SUFFIXES:
+        return file.suffix.lower() in DOCUMENT_SUFFIXES
+    with file.open("rb") as opened:
+        return opened.read(4) in _DOCUMENT_STARTS
 
 
 def _read_page(page: _Page, reading: Reading) -> PageText:

@@ -24,7 +24,7 @@ from seesay.values import DecodedMedia, DocumentOptions, MediaSize, Modality
 _PDF_WITHIN = 1024
 """Bytes in which a PDF begins; some programs write something in front of it."""
 _TIFF_MAGIC = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
-_OFFICE = ((b"word/", "DOCX"), (b"ppt/", "PPTX"), (b"xl/", "XLSX"), (b"content.xml", "OpenDocument"))
+_OFFICE = ((b"word/", "a DOCX"), (b"ppt/", "a PPTX"), (b"xl/", "an XLSX"), (b"content.xml", "an OpenDocument"))
 _OLD_OFFICE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 _LOOKS_LIKE_PDF = re.compile(rb"%PDF-")
 
@@ -153,13 +153,13 @@ def _find_kind(content: bytes, name: str) -> str:
         return "pdf"
     office = None
     if content.startswith(_OLD_OFFICE):
-        office = "Office"
+        office = "an Office"
     elif content.startswith(b"PK\x03\x04"):
         office = next((title for mark, title in _OFFICE if mark in content), None)
     if office is not None:
         raise RequestError(
             ErrorCode.INVALID_MEDIA,
-            f"{name} is an {office} file, which is not drawn here: save it as PDF (soffice --convert-to pdf FILE), and "
+            f"{name} is {office} file, which is not drawn here: save it as PDF (soffice --convert-to pdf FILE), and "
             "send that",
         )
     problem = "is empty" if not content else "is neither a PDF nor a TIFF"
