@@ -27,10 +27,11 @@ from seesay.llm.scheduling import text_follower
 from seesay.offline.ordered_answers import collect_answers
 from seesay.values.requests import GenerationRequest
 
-METHODS = ("ngram", "draft", "mtp", "eagle3")
+NUM_OPTIONS = {"ngram": 3, "draft": 5, "mtp": 5, "eagle3": 5}
+"""How many tokens the answers have for each method: few, so that texts repeat themselves."""
+METHODS = tuple(NUM_OPTIONS)
 OPTIONS = tuple(range(15, 20))
-"""Tokens that answers have: few, so that texts repeat themselves. Digits, in the built-in model."""
-PROMPT = OPTIONS * 3
+"""These tokens. Digits, in the built-in model."""
 TOP_P, TEMPERATURE = 0.9, 2.0
 NUM_ANSWERS, NUM_TOKENS = 48, 48
 DIGITS = {"type": "regex_schema", "regex_schema": "([0-4]<>)" * (NUM_TOKENS // 3)}
@@ -42,6 +43,7 @@ class Found:
     nothing else was possible."""
 
     model: Path
+    options: tuple[int, ...]
     token_ids: tuple[tuple[int, ...], ...]
     num_proposed: int
     num_accepted: int
@@ -49,10 +51,16 @@ class Found:
 
 
 def ask(
-    model: Path, *, speculative: dict[str, Any] | None = None, is_forced: bool = False, jump_ahead: bool = False
+    model: Path,
+    *,
+    num_options: int = len(OPTIONS),
+    speculative: dict[str, Any] | None = None,
+    is_forced: bool = False,
+    jump_ahead: bool = False,
 ) -> Found:
-    """Return drawn answers of few tokens: `OPTIONS`, or those of a grammar that forces most of them."""
-    shape: dict[str, Any] = {"logit_bias": dict.fromkeys(OPTIONS, 100.0), "ignore_eos": True}
+    """Return drawn answers of few tokens: the first of `OPTIONS`, or those of a grammar that forces most of them."""
+    options = OPTIONS[:num_options]
+    shape: dict[str, Any] = {"logit_bias": dict.fromkeys(options, 100.0), "ignore_eos": True}
     config = GenerationConfig(
         do_sample=True,
         temperature=TEMPERATURE,
@@ -61,12 +69,12 @@ def ask(
         **({"response_format": DIGITS} if is_forced else shape),
     )
     with load(model, speculative=speculative, jump_ahead=jump_ahead) as pipe:
-        answers = compute(pipe, [(PROMPT, replace(config, random_seed=seed)) for seed in range(NUM_ANSWERS)])
+        answers = compute(pipe, [(options * 3, replace(config, random_seed=seed)) for seed in range(NUM_ANSWERS)])
         stats = pipe.engine.stats()
     assert all(len(one.token_ids) == NUM_TOKENS for one in answers), answers[0]
     token_ids = tuple(tuple(one.token_ids) for one in answers)
     counts = stats.total_draft_tokens, stats.total_accepted_tokens, stats.total_jumped_tokens
-    return Found(model, token_ids, *counts)
+    return Found(model, options, token_ids, *counts)
 
 
 def load(model: Path, **options: Any) -> Pipeline:
@@ -84,20 +92,21 @@ def compute(pipe: Pipeline, asked: Sequence[tuple[tuple[int, ...], GenerationCon
 def find_chance(found: Found) -> float:
     """Return the chance of draws as far from the probabilities as the drawn tokens: of how many of them are the
     likeliest, the second one and so on, and of how many follow their last three as these were followed before."""
-    observed, expected = np.zeros(len(OPTIONS)), np.zeros(len(OPTIONS))
+    options, prompt = found.options, found.options * 3
+    observed, expected = np.zeros(len(options)), np.zeros(len(options))
     num_repeated, variance = 0.0, 0.0  # less those that are expected
-    for token_ids, scores in zip(found.token_ids, score(found.model, found.token_ids), strict=True):
-        text = PROMPT + token_ids
-        for place, (token_id, logits) in enumerate(zip(token_ids, scores, strict=True), start=len(PROMPT)):
-            if token_id not in OPTIONS:
+    for token_ids, scores in zip(found.token_ids, score(found.model, options, found.token_ids), strict=True):
+        text = prompt + token_ids
+        for place, (token_id, logits) in enumerate(zip(token_ids, scores, strict=True), start=len(prompt)):
+            if token_id not in options:
                 continue  # it was forced
             order = np.argsort(-logits)
             shares = find_shares(logits[order])
             expected += shares
-            observed[order.tolist().index(OPTIONS.index(token_id))] += 1
+            observed[order.tolist().index(options.index(token_id))] += 1
             before = next((i for i in range(place - 1, 2, -1) if text[i - 3 : i] == text[place - 3 : place]), None)
-            if before is not None and text[before] in OPTIONS:
-                share = shares[order.tolist().index(OPTIONS.index(text[before]))]
+            if before is not None and text[before] in options:
+                share = shares[order.tolist().index(options.index(text[before]))]
                 num_repeated += (token_id == text[before]) - share
                 variance += share * (1 - share)
     is_used = expected > 5
@@ -117,17 +126,20 @@ def find_shares(logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 
 
 @cache
-def score(model: Path, answers: tuple[tuple[int, ...], ...]) -> list[npt.NDArray[np.float64]]:
-    """Return the logits of `OPTIONS` behind which each token of each answer came."""
+def score(model: Path, options: tuple[int, ...], answers: tuple[tuple[int, ...], ...]) -> list[npt.NDArray[np.float64]]:
+    """Return the logits of `options` behind which each token of each answer came."""
+    prompt = options * 3
     config = GenerationConfig(max_new_tokens=1, output_logits="all")
     with load(model) as pipe:
-        scored = compute(pipe, [(PROMPT + token_ids, config) for token_ids in answers])
-    return [np.asarray(one.logits, np.float64)[len(PROMPT) - 1 : -1, list(OPTIONS)] for one in scored]
+        scored = compute(pipe, [(prompt + token_ids, config) for token_ids in answers])
+    return [np.asarray(one.logits, np.float64)[len(prompt) - 1 : -1, list(options)] for one in scored]
 
 
 @cache
-def ask_plainly(model: Path, *, is_forced: bool = False) -> tuple[tuple[int, ...], ...]:
-    return ask(model, is_forced=is_forced).token_ids
+def ask_plainly(
+    model: Path, *, num_options: int = len(OPTIONS), is_forced: bool = False
+) -> tuple[tuple[int, ...], ...]:
+    return ask(model, num_options=num_options, is_forced=is_forced).token_ids
 
 
 Make = Callable[[str], tuple[Path, dict[str, Any]]]
@@ -164,8 +176,8 @@ def proposes_likeliest(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_draws_follow_the_probabilities(method: str, make: Make) -> None:
     model, options = make(method)
-    found = ask(model, speculative=options)
-    assert found.token_ids == ask_plainly(model)
+    found = ask(model, num_options=NUM_OPTIONS[method], speculative=options)
+    assert found.token_ids == ask_plainly(model, num_options=NUM_OPTIONS[method])
     assert found.num_proposed > found.num_accepted > NUM_ANSWERS
     assert find_chance(found) > 1e-3
 
@@ -193,4 +205,4 @@ def test_tokens_that_are_accepted_too_often_are_noticed(
 
     monkeypatch.setattr(launched_step, "take_choices", take_too_many)
     model, options = make(method)
-    assert find_chance(ask(model, speculative=options)) < 1e-6
+    assert find_chance(ask(model, num_options=NUM_OPTIONS[method], speculative=options)) < 1e-6

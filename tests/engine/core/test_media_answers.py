@@ -186,7 +186,7 @@ def test_answers_to_the_same_picture_serve_each_other_within_a_salt() -> None:
     assert [each.token_ids for each in found] == [expected.token_ids] * 5
     accepted = [each.usage.accepted_prediction_tokens for each in found if each.usage is not None]
     alone = accepted[0]
-    assert alone < 10 and accepted == [alone, accepted[1], alone, accepted[1], alone]
+    assert alone <= 0.3 * 48 and accepted == [alone, accepted[1], alone, accepted[1], alone]
     assert accepted[1] >= 0.7 * 48
 
 

@@ -368,7 +368,7 @@ def test_the_pipeline_takes_lmdeploys_argument() -> None:
         backend_config=EngineConfig(device_type="cpu", session_len=200),
         speculative_config=SpeculativeConfig(num_speculative_tokens=3),
     ) as pipe:
-        pipe(PROMPTS[0], gen_config=CONFIGS["greedy"])
+        pipe(PROMPTS[1], gen_config=CONFIGS["greedy"])
         assert pipe.engine.stats().total_accepted_tokens > 0
     with pytest.raises(ConfigError, match="backend_config has speculative"):
         pipeline(backend_config=EngineConfig(speculative={}), speculative_config={"method": "ngram"})

@@ -48,8 +48,8 @@ def test_it_says_what_was_seen_last(demo: LiveServer) -> None:
                 assert live.push_and_wait(encode(example.images[0], "PNG"), time_s)["type"] == "frame"
             done = live.ask(question)
             assert done["frames_s"][-1] == 2 * number + 1 and len(done["frames_s"]) <= 2
-            num_right += done["text"] == expected
-    assert num_right >= 4, f"{num_right} of 8 right"
+            num_right += done["text"].replace("second ", "") == expected  # "the second picture shows"
+    assert num_right >= 6, f"{num_right} of 8 right"
 
 
 def test_the_stream_is_that_of_a_session_in_a_script(demo: LiveServer, engine: AsyncEngine) -> None:
