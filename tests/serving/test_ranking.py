@@ -59,6 +59,28 @@ def test_documents_are_sorted_by_their_cosine(server: LiveServer, documents: lis
     assert answer.json()["usage"]["total_tokens"] > 0 and "document" not in results[0]
 
 
+def test_items_may_be_objects_as_jinas_and_coheres_clients_send_them(server: LiveServer) -> None:
+    """A text alone is what it is without the object; a picture stands before its text."""
+    objects = [
+        {"image": make_data_url(seed=1), "text": "a picture"},
+        {"text": TEXTS[0]},
+        {"image": make_data_url(seed=2)},
+    ]
+    same = [picture(1), TEXTS[0], picture(2)[:1]]
+    body = {"query": {"text": TEXTS[1]}, "documents": objects, "return_documents": True}
+    answer = server.post("/v1/rerank", body)
+    assert answer.status_code == 200, answer.text
+    expected = server.post("/v1/rerank", {"query": TEXTS[1], "documents": same}).json()["results"]
+    found = answer.json()["results"]
+    assert [each["index"] for each in found] == [each["index"] for each in expected]
+    for each, other in zip(found, expected, strict=True):
+        assert each["relevance_score"] == pytest.approx(other["relevance_score"], abs=1e-4)
+        assert each["document"] == objects[each["index"]]
+    pairs = {"text_1": TEXTS[1], "text_2": objects}
+    scores = {each["index"]: each["score"] for each in server.post("/v1/score", pairs).json()["data"]}
+    assert scores == pytest.approx({each["index"]: each["relevance_score"] for each in found}, abs=1e-4)
+
+
 def test_the_best_and_the_documents_may_be_asked_for(server: LiveServer) -> None:
     body = {"query": TEXTS[1], "documents": TEXTS, "top_n": 1, "return_documents": True}
     [best] = server.post("/v1/rerank", body).json()["results"]
@@ -84,6 +106,9 @@ def test_pairs_are_scored(server: LiveServer) -> None:
         ("/v1/rerank", {"query": 5, "documents": ["a"]}, "query"),
         ("/v1/rerank", {"query": "a", "documents": ["a", 5]}, "documents[1]"),
         ("/v1/rerank", {"query": "a", "documents": [[{"type": "zoo"}]]}, "documents[0][0].type"),
+        ("/v1/rerank", {"query": "a", "documents": ["a", {"text": 5}]}, "documents[1].text"),
+        ("/v1/rerank", {"query": {"image": ""}, "documents": ["a"]}, "query.image"),
+        ("/v1/rerank", {"query": "a", "documents": [{}]}, "documents[0]"),
         ("/v1/rerank", {"query": "a", "documents": ["a"], "top_n": 0}, "top_n"),
         ("/v1/rerank", {"documents": ["a"]}, "query"),
         ("/v1/score", {"text_1": ["a", "b"], "text_2": ["a"]}, "text_1"),

@@ -25,7 +25,7 @@ content parts that they stand for."""
 
 
 class EmbeddingItem(StrictModel):
-    """text, image, video: what one embedding is made of. A picture or video is a URL, or base64."""
+    """text, image, video: what is embedded, or ranked, as one. A picture or video is a URL, or base64."""
 
     text: str | None = None
     image: str | None = None
@@ -65,7 +65,7 @@ def _find_reader(given: Any) -> _Reader | None:
     if not isinstance(given, list) or not given:
         return None
     if any(isinstance(entry, dict) and "type" not in entry for entry in given):
-        return _take_item
+        return take_item
     first = given[0]
     is_turn = isinstance(first, list) and bool(first) and isinstance(first[0], dict)
     return _take_parts if isinstance(first, dict) or is_turn else None
@@ -84,7 +84,7 @@ def _take_parts(entry: Any, name: str) -> list[Any]:
     raise bad_request(f"{name} must be a list of content parts that is not empty, got {show(entry)}", name)
 
 
-def _take_item(entry: Any, name: str) -> list[Any]:
+def take_item(entry: Any, name: str) -> list[Any]:
     """Return the content parts of a text, or of an object with text, image or video."""
     given = {"text": entry} if isinstance(entry, str) and entry else entry
     if not isinstance(given, dict):

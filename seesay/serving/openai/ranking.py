@@ -22,6 +22,7 @@ from seesay.serving.errors import bad_request
 from seesay.serving.http.bodies import make_api_router, off_loop
 from seesay.serving.openai.answer_models import AnswerModel
 from seesay.serving.openai.completions import read_prompts
+from seesay.serving.openai.embedding_inputs import EmbeddingItem, take_item
 from seesay.serving.openai.message_parts import Content
 from seesay.serving.openai.vectors import VectorRoom, find_pooling, use_own_prompt
 from seesay.serving.openai.wire import make_id
@@ -37,7 +38,7 @@ from seesay.vl.reranking import Reranker
 _MAX_ITEMS = 2048
 _MAX_NUMBERS = 1 << 26
 """Most numbers of the vectors that are compared."""
-Item = str | Annotated[list[Content], Field(min_length=1)]
+Item = str | Annotated[list[Content], Field(min_length=1)] | EmbeddingItem
 
 
 class _RankingRequest(TextFields):
@@ -66,9 +67,11 @@ class RerankRequest(_RankingRequest):
         "rank_fields": ((), "not supported: send the text that counts"),
     }
 
-    query: SkipValidation[Item] = Field(description="a text; extension: content parts, also of pictures")
+    query: SkipValidation[Item] = Field(
+        description="a text, or an object with text, image or video; extension: content parts"
+    )
     documents: SkipValidation[Annotated[list[Item], Field(min_length=1, max_length=_MAX_ITEMS)]] = Field(
-        description="texts; extension: lists of content parts, also of pictures"
+        description="texts, or objects with text, image or video; extension: lists of content parts"
     )
     top_n: int | None = Field(None, ge=1, description="return the best so many; default: all")
     return_documents: bool | None = Field(None, description="the documents in the answer; default false")
@@ -175,6 +178,8 @@ def _as_list(items: object, name: str) -> list[Any]:
 
 
 def _show_document(document: object) -> object:
+    if isinstance(document, dict):
+        return document
     return {"text": document} if isinstance(document, str) else {"content": document}
 
 
@@ -234,7 +239,7 @@ def _make_pairs(
     state: ServerState, body: _RankingRequest, named: Mapping[str, object], pairs: _Pairs, reranker: Reranker
 ) -> list[GenerationRequest]:
     """Return a request for each pair, whose last hidden state has its score."""
-    prompts = _read_items(state, body, {name: _as_parts(item) for name, item in named.items()})
+    prompts = _read_items(state, body, {name: _as_parts(_spell_out(item, name)) for name, item in named.items()})
     parts = {name: _parts(prompt) for name, prompt in zip(named, prompts, strict=True)}
     if body.instruction is not None and not reranker.takes_instruction:
         raise bad_request("instruction is not supported: this cross-encoder was trained without", "instruction")
@@ -262,11 +267,19 @@ def _make_request(body: _RankingRequest) -> GenerationRequest:
 def _read_items(state: ServerState, body: _RankingRequest, named: Mapping[str, object]) -> list[Any]:
     """Return the prompts of items by the client's names of them."""
     state.check_model(body.model)
-    prompts = [_read_item(state, name, item) for name, item in named.items()]
+    prompts = [_read_item(state, name, _spell_out(item, name)) for name, item in named.items()]
     media = [part for prompt in prompts for part in _parts(prompt) if isinstance(part, MediaPart)]
     if len(media) > (most := state.settings.media.max_items):
         raise bad_request(f"the request has more than {most} pictures and videos", next(iter(named)))
     return prompts
+
+
+def _spell_out(item: object, name: str) -> object:
+    """Return the content parts of an object with text, image or video, or its text where it has nothing else."""
+    if not isinstance(item, dict):
+        return item
+    parts = take_item(item, name)
+    return item["text"] if [part["type"] for part in parts] == ["text"] else parts
 
 
 def _read_item(state: ServerState, name: str, item: object) -> Any:
