@@ -44,7 +44,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def run(server: LiveServer, *arguments: object) -> int:
-    given = ["ocr", *map(str, arguments), "--base-url", server.url, "--max-new-tokens", "30", "--concurrency", "2"]
+    given = ["ocr", "--base-url", server.url, "--max-new-tokens", "30", "--concurrency", "2", *map(str, arguments)]
     return main(given)
 
 
@@ -93,6 +93,18 @@ def test_what_cannot_be_read_is_named_and_the_others_are_read(
     assert run(server, folder / "in", "-o", folder / "out") == 1
     assert "bad.pdf" in capsys.readouterr().err
     assert len(list((folder / "out").rglob("*.md"))) == 3
+
+
+def test_markdown_says_what_is_missing(server: LiveServer, folder: Path) -> None:
+    """A page that was not read is no blank one, and a text that was cut off is not whole."""
+    (folder / "bad -->.png").write_bytes(b"")
+    assert run(server, folder / "bad -->.png", "-o", folder / "bad.md") == 1
+    text = (folder / "bad.md").read_text()
+    assert "<!-- not read: " in text and text.count("-->") == 2
+    pdf = folder / "in" / "scenes.pdf"
+    given = ["-o", folder / "cut.md", "--prompt", "describe this image", "--pages", "1", "--max-new-tokens", "3"]
+    assert run(server, pdf, *given) == 0
+    assert (folder / "cut.md").read_text().endswith("\n\n<!-- cut off -->\n")
 
 
 def test_two_documents_never_become_one_file(

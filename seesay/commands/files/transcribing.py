@@ -220,7 +220,14 @@ def _format(file: Path, texts: Sequence[PageText], num_pages: int, form: Format)
         return (
             json.dumps({"file": file.name, "num_pages": num_pages, "pages": pages}, ensure_ascii=False, indent=1) + "\n"
         )
-    return "\n".join(f"<!-- page {page.number} of {num_pages} -->\n\n{page.text.strip()}\n" for page in texts)
+    return "\n".join(f"<!-- page {page.number} of {num_pages} -->\n\n{_show_text(page)}\n" for page in texts)
+
+
+def _show_text(page: PageText) -> str:
+    """Return the text of a page as Markdown, which says where it is missing or not whole."""
+    if page.error:
+        return f"<!-- not read: {page.error.replace('--', '- -')} -->"
+    return f"{page.text.strip()}\n\n<!-- cut off -->" if page.is_cut else page.text.strip()
 
 
 def _write_whole(path: Path, text: str) -> None:
