@@ -17,6 +17,7 @@ NAMES = ("image_mean", "image_std", "resample")
 
 
 BESIDE_WEIGHTS = (
+    "CogVLMVideoProcessor",
     "DeepseekVLV2Processor",
     "KimiVLImageProcessor",
     "MiniCPMVImageProcessor",
