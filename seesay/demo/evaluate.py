@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
 from seesay.config import EngineConfig
 from seesay.demo import CHECKPOINT
@@ -130,12 +131,17 @@ def make_pdf_example(task: str, seed: int) -> Example:
     return dataclasses.replace(example, pictures=tuple(map(_through_pdf, example.pictures)))
 
 
+def write_pdf(image: Image.Image) -> bytes:
+    """Return a PDF of one page, which is `SHEET_INCHES` wide."""
+    written = io.BytesIO()
+    image.save(written, "PDF", resolution=image.width / SHEET_INCHES)
+    return written.getvalue()
+
+
 def _through_pdf(picture: Picture) -> Picture:
     from seesay.processors.media.load import load_document
 
-    written = io.BytesIO()
-    picture.image.save(written, "PDF", resolution=picture.image.width / SHEET_INCHES)
-    [page] = load_document(written.getvalue())
+    [page] = load_document(write_pdf(picture.image))
     return Picture(image=page.image, marks=())
 
 

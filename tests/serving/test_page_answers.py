@@ -11,13 +11,12 @@ import anthropic
 import openai
 import pytest
 from live_server import LiveServer, make_data_url, make_settings, serve
-from PIL import Image
 
 from seesay import load_document, pipeline
 from seesay.cli import main
 from seesay.config import EngineConfig, MediaLimits
 from seesay.demo.checking import share_of_characters
-from seesay.demo.evaluate import SHEET_INCHES
+from seesay.demo.evaluate import write_pdf
 from seesay.demo.scenes import FIRST_EVALUATION_SEED, make_example
 from seesay.engine.front.engine import AsyncEngine
 
@@ -41,12 +40,6 @@ def server() -> Iterator[LiveServer]:
 @pytest.fixture(scope="module")
 def pdfs() -> list[bytes]:
     return [write_pdf(page.images[0]) for page in PAGES]
-
-
-def write_pdf(image: Image.Image) -> bytes:
-    written = io.BytesIO()
-    image.save(written, "PDF", resolution=image.width / SHEET_INCHES)
-    return written.getvalue()
 
 
 def data_url(pdf: bytes) -> str:
