@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 Format = Literal["md", "json"]
 SUFFIXES = (".pdf", *IMAGE_SUFFIXES)
-_DOCUMENT_STARTS = (b"%PDF", b"PK\x03\x04", b"\xd0\xcf\x11\xe0")
-"""PDFs, and files of office suites, which `open_document` refuses by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,8 +169,10 @@ def _is_document(file: Path) -> bool:
     """Return whether a file is a document by its name, or, where its name says nothing, by its first bytes."""
     if file.suffix.lower() in SUFFIXES:
         return file.suffix.lower() in DOCUMENT_SUFFIXES
+    from seesay.processors.media.document import WITHIN_BYTES, begins_document
+
     with file.open("rb") as opened:
-        return opened.read(4) in _DOCUMENT_STARTS
+        return begins_document(opened.read(WITHIN_BYTES))
 
 
 def _read_page(page: _Page, reading: Reading) -> PageText:

@@ -21,11 +21,12 @@ from seesay.processors.media.sources import describe, read_bytes
 from seesay.system.hashing import digest
 from seesay.values import DecodedMedia, DocumentOptions, MediaSize, Modality
 
-_PDF_WITHIN = 1024
+WITHIN_BYTES = 1024
 """Bytes in which a PDF begins; some programs write something in front of it."""
 _TIFF_MAGIC = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _OFFICE = ((b"word/", "a DOCX"), (b"ppt/", "a PPTX"), (b"xl/", "an XLSX"), (b"content.xml", "an OpenDocument"))
 _OLD_OFFICE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
+_ZIP = b"PK\x03\x04"
 _LOOKS_LIKE_PDF = re.compile(rb"%PDF-")
 
 
@@ -145,16 +146,22 @@ def _check_size(number: int, size: tuple[int, int], dpi: int, name: str, limits:
         )
 
 
+def begins_document(start: bytes) -> bool:
+    """Return whether a file that begins so is a PDF, or one of an office suite, which `open_document` refuses by
+    name."""
+    return _LOOKS_LIKE_PDF.search(start, 0, WITHIN_BYTES) is not None or start.startswith((_OLD_OFFICE, _ZIP))
+
+
 def _find_kind(content: bytes, name: str) -> str:
     """Return 'pdf' or 'tiff'. Raises `RequestError` for all else."""
     if content.startswith(_TIFF_MAGIC):
         return "tiff"
-    if _LOOKS_LIKE_PDF.search(content, 0, _PDF_WITHIN):
+    if _LOOKS_LIKE_PDF.search(content, 0, WITHIN_BYTES):
         return "pdf"
     office = None
     if content.startswith(_OLD_OFFICE):
         office = "an Office"
-    elif content.startswith(b"PK\x03\x04"):
+    elif content.startswith(_ZIP):
         office = next((title for mark, title in _OFFICE if mark in content), None)
     if office is not None:
         raise RequestError(
