@@ -323,7 +323,8 @@ def test_answers_equal_those_of_the_request_alone(
     print(world.setup, None if proposals is None else proposals.counts)
     check_answers(asked, alone, faults)
     is_eager = world.setup.eager_graphs and device == "cpu"
-    assert not is_eager or len(world.engine.graph_steps) > (0 if world.setup.has_long else 10)
+    # Rows whose drafts are right end in few steps; how many of these are of graphs depends on which rows run together.
+    assert not is_eager or len(world.engine.graph_steps) > (0 if world.setup.has_long else num_requests / 10)
     assert len(asked) == num_requests
     assert not world.setup.has_rounds or count_rounds(world) > num_requests / 8
     # With graphs, few jumps save enough steps; how many depends on which rows happen to run together.

@@ -37,10 +37,9 @@ def ask(server: LiveServer, part: dict[str, Any], *, max_tokens: int = 5) -> Any
 
 
 def test_openai_client_sends_audio(listener: LiveServer) -> None:
-    client = openai.OpenAI(base_url=f"{listener.url}/v1", api_key="none", max_retries=0)
-    [model] = client.models.list().data
     content: Any = [INPUT, {"type": "text", "text": "what?"}]
-    with client:
+    with openai.OpenAI(base_url=f"{listener.url}/v1", api_key="none", max_retries=0) as client:
+        [model] = client.models.list().data
         answer = client.chat.completions.create(
             model=model.id, messages=[{"role": "user", "content": content}], max_tokens=5, temperature=0
         )

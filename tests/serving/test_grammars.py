@@ -116,24 +116,24 @@ class Seen(BaseModel):
 
 
 def test_the_clients_own_helpers(live: LiveServer) -> None:
-    client = openai.OpenAI(base_url=f"{live.url}/v1", api_key="x", max_retries=0)
     parts = [{"type": "image_url", "image_url": {"url": make_data_url(seed=1)}}, {"type": "text", "text": "what?"}]
     messages: Any = [{"role": "user", "content": parts}]
     limits = {"temperature": 1.0, "seed": 3, "max_tokens": 300}
-    parsed = client.chat.completions.parse(model=MODEL, messages=messages, response_format=Small, **limits)  # type: ignore[arg-type]
-    assert isinstance(parsed.choices[0].message.parsed, Small)
-    with client.chat.completions.stream(model=MODEL, messages=messages, response_format=Small, **limits) as stream:  # type: ignore[arg-type]
-        assert isinstance(stream.get_final_completion().choices[0].message.parsed, Small)
-    response = client.responses.parse(model=MODEL, input="hi", text_format=Small, max_output_tokens=300)
-    assert isinstance(response.output_parsed, Small)
-    extra = client.chat.completions.create(model=MODEL, messages=messages, extra_body={"guided_choice": CHOICE})
-    assert extra.choices[0].message.content in CHOICE
-    messages_client = anthropic.Anthropic(base_url=live.url, api_key="x", max_retries=0)
-    answer = messages_client.messages.create(
-        model=MODEL, max_tokens=90, messages=[{"role": "user", "content": "hi"}],
-        extra_body={"output_format": {"type": "json_schema", "schema": SCHEMA}},
-    )  # fmt: skip
-    assert answer.content[0].type == "text" and is_valid(answer.content[0].text, is_json=True)
+    with openai.OpenAI(base_url=f"{live.url}/v1", api_key="x", max_retries=0) as client:
+        parsed = client.chat.completions.parse(model=MODEL, messages=messages, response_format=Small, **limits)  # type: ignore[arg-type]
+        assert isinstance(parsed.choices[0].message.parsed, Small)
+        with client.chat.completions.stream(model=MODEL, messages=messages, response_format=Small, **limits) as stream:  # type: ignore[arg-type]
+            assert isinstance(stream.get_final_completion().choices[0].message.parsed, Small)
+        response = client.responses.parse(model=MODEL, input="hi", text_format=Small, max_output_tokens=300)
+        assert isinstance(response.output_parsed, Small)
+        extra = client.chat.completions.create(model=MODEL, messages=messages, extra_body={"guided_choice": CHOICE})
+        assert extra.choices[0].message.content in CHOICE
+    with anthropic.Anthropic(base_url=live.url, api_key="x", max_retries=0) as claude:
+        answer = claude.messages.create(
+            model=MODEL, max_tokens=90, messages=[{"role": "user", "content": "hi"}],
+            extra_body={"output_format": {"type": "json_schema", "schema": SCHEMA}},
+        )  # fmt: skip
+        assert answer.content[0].type == "text" and is_valid(answer.content[0].text, is_json=True)
 
 
 class Small(BaseModel):

@@ -66,6 +66,8 @@ def walk_through(page: Any, scripted: Any, files: list[Path]) -> Iterator[str]:
     yield "export"
     page.keyboard.press("Escape")
     page.locator(".seesay-shot").first.click()
+    # The button in its corner moves when the picture gets its size.
+    page.wait_for_function("document.querySelector('dialog.seesay-large img')?.naturalWidth")
     yield "picture"
     page.keyboard.press("Escape")
     page.click(".seesay-open")

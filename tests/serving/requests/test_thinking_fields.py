@@ -57,12 +57,12 @@ def test_a_limit_and_a_grammar_in_chat(opened: LiveServer, name: str) -> None:
 
 
 def test_a_stream_counts_the_thought(opened: LiveServer) -> None:
-    client = openai.OpenAI(base_url=f"{opened.url}/v1", api_key="x", max_retries=0)
-    stream = client.chat.completions.create(
-        model=MODEL, messages=MESSAGES, stream=True, stream_options={"include_usage": True}, max_tokens=20, seed=1,
-        extra_body={"max_thinking_tokens": 4, "regex": REGEX},
-    )  # fmt: skip
-    usage = [chunk.usage for chunk in stream if chunk.usage is not None][-1]
+    with openai.OpenAI(base_url=f"{opened.url}/v1", api_key="x", max_retries=0) as client:
+        stream = client.chat.completions.create(
+            model=MODEL, messages=MESSAGES, stream=True, stream_options={"include_usage": True}, max_tokens=20, seed=1,
+            extra_body={"max_thinking_tokens": 4, "regex": REGEX},
+        )  # fmt: skip
+        usage = [chunk.usage for chunk in stream if chunk.usage is not None][-1]
     assert usage.completion_tokens_details is not None and usage.completion_tokens_details.reasoning_tokens == 4
 
 
