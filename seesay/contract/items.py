@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +22,15 @@ FPS = 2.0
 
 @dataclass
 class Subject:
-    """The family of a checkpoint in the folder `path`, and its tower; None for a text model."""
+    """The family of a checkpoint in the folder `path`, and its tower; None for a text model. `around_videos` is what
+    the template writes before and behind the marker of a video, where the model tells videos by it."""
 
     name: str
     path: Path
     family: Family
     tokenizer: Tokenizer
     encoder: Any
+    around_videos: tuple[str, str] = field(default=("", ""), kw_only=True)
 
 
 def draw_image(height: int, width: int, seed: int = 0) -> DecodedMedia:
@@ -78,13 +80,15 @@ def share_options(family: Family, item: DecodedMedia, media: list[DecodedMedia])
     return family.shared_options(sum(each.modality is IMAGE for each in media))
 
 
-def render(family: Family, media: list[DecodedMedia]) -> RenderedPrompt:
+def render(family: Family, media: list[DecodedMedia], around_videos: tuple[str, str] = ("", "")) -> RenderedPrompt:
     """Return a prompt with words before and after a marker for each of `media`, and an end."""
     text, spans = "the ", []
     for index, item in enumerate(media):
         marker = family.markers[item.modality]
+        before, behind = around_videos if item.modality is VIDEO else ("", "")
+        text += before
         spans.append((len(text), len(text) + len(marker)))
-        text += f"{marker} in 12\n" + ("the " if index % 2 else "")
+        text += f"{marker}{behind} in 12\n" + ("the " if index % 2 else "")
     parts = tuple(MediaPart(modality=item.modality, source=None) for item in media)
     return RenderedPrompt(text=text + "<|im_end|>", media=parts, markers=tuple(spans))
 
@@ -97,7 +101,7 @@ def build(subject: Subject, media: list[DecodedMedia], options: dict[str, object
     ]
     wordings = [item.plan.wording for item in prepared]
     family = subject.family
-    rendered = family.complete(render(family, media))
+    rendered = family.complete(render(family, media, subject.around_videos))
     tokens = tokenize(
         rendered, subject.tokenizer, wordings, is_apart=family.tokenizes_apart, begins_empty=family.begins_empty
     )

@@ -215,10 +215,21 @@ def pixels_equal_the_processors(loaded: Loaded, media: list[DecodedMedia] | None
             assert (mine - other).abs().max() < 1e-5, (key, number, float((mine - other).abs().max()))
 
 
+NOT_MIXED = ("glm_ocr",)
+"""Models of which Transformers takes pictures or videos in a prompt: their rows have the same token."""
+
+
 def rows_equal_the_models(loaded: Loaded, media: list[DecodedMedia] | None = None) -> None:
     """The tower makes a row for each place, and they are those that Transformers' model puts there."""
     if media is None:
-        for each in _list_prompts(loaded):
+        prompts = _list_prompts(loaded)
+        if loaded.name in NOT_MIXED:
+            prompts = [
+                [item for item in each if item.modality is modality]
+                for each in prompts
+                for modality in loaded.family.modalities
+            ]
+        for each in prompts:
             rows_equal_the_models(loaded, each)
         return
     made = build(loaded, media)

@@ -73,7 +73,7 @@ def run_processor(loaded: Loaded, media: list[DecodedMedia], **options: Any) -> 
     """The same prompt through Transformers' processor, which takes `options`."""
     from PIL import Image
 
-    text = render(loaded.family, media).text
+    text = render(loaded.family, media, loaded.around_videos).text
     images = [Image.fromarray(item.frames[0]) for item in media if item.modality is IMAGE]
     videos = [item.frames.copy() for item in media if item.modality is VIDEO]  # ERNIE's draws into them
     metadata = [
