@@ -45,7 +45,15 @@ from seesay.processors.media import images, slices, tiles
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import Expansion, Modality, RenderedPrompt
 from seesay.values.frame_chain import Crop, Pad
-from seesay.vl.bases import any_resolution, arrangement, dynamic_resolution, eva_clip, float_pixels, hd_transform
+from seesay.vl.bases import (
+    any_resolution,
+    arrangement,
+    dynamic_resolution,
+    eva_clip,
+    float_pixels,
+    hd_transform,
+    sliced,
+)
 from seesay.vl.bases.dynamic_resolution import DynamicResolutionFamily
 from seesay.vl.bases.pixels import PixelSettings
 from seesay.vl.bases.timed_videos import ClipSettings
@@ -1154,7 +1162,7 @@ def of_equally_near_grids_the_last_one_wins(patch: Patch) -> None:
         found = slices.choose_grid(size, side, max_slices=max_slices)
         return found[::-1] if found is not None and size[0] == size[1] else found
 
-    patch.setattr(minicpmv, "choose_grid", choose_last)
+    patch.setattr(sliced, "choose_grid", choose_last)
 
 
 @caught_by("counts_equal_the_processors", "minicpmv")
@@ -1163,7 +1171,7 @@ def a_picture_has_no_slice_more_than_its_area(patch: Patch) -> None:
         most = min(max_slices, math.ceil(math.prod(size) / side**2))
         return slices.choose_grid(size, side, max_slices=most)
 
-    patch.setattr(minicpmv, "choose_grid", choose_fewer)
+    patch.setattr(sliced, "choose_grid", choose_fewer)
 
 
 @caught_by("tokens_equal_the_processors", "minicpmv")
