@@ -10,7 +10,7 @@ from seesay.config import GenerationConfig
 from seesay.errors import ErrorCode, RequestError
 from seesay.values import GenerationRequest
 
-_NUM_SEEDS = 1 << 63
+_NUM_SEEDS = 1 << 64
 
 
 def count_choices(config: GenerationConfig) -> int:
