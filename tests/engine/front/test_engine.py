@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import queue
 import threading
 import time
@@ -14,6 +16,8 @@ from typing import Any
 import pytest
 import torch
 from asking import ask, collect, held, join, loop_of, make_picture, messages_of, parse
+from other_weights import copy_with_other_weights, read_weights
+from rank_processes import find_children
 from waiting import wait_until
 from watched_runner import watched
 
@@ -30,6 +34,7 @@ from seesay.processors.media.picture import Picture
 from seesay.values import GenerationRequest, OutputDelta
 
 CPU = EngineConfig(device_type="cpu", block_size=16)
+ENGINE_PROCESS = "seesay.engine.process.child"
 
 
 def check_all_free(engine: AsyncEngine) -> None:
@@ -695,6 +700,7 @@ async def test_generate_streams_and_stops_when_left(text_engine: AsyncEngine) ->
     streamed = [delta async for delta in text_engine.generate("hello", gen_config=config)]
     whole = [delta async for delta in text_engine.generate("hello", gen_config=config, stream_response=False)]
     assert len(whole) == 1 and whole[0].text == "".join(delta.text for delta in streamed)
+    assert {answer.index for answer in (*streamed, *whole)} == {0}
     both = await asyncio.gather(*(_first(text_engine, name) for name in ("x", "y")))
     assert all(piece.finish_reason is None for piece in both)
     check_all_free(text_engine)
@@ -706,6 +712,54 @@ async def _first(engine: AsyncEngine, prompt: str) -> Response:
         await deltas.aclose()
         return delta
     raise AssertionError
+
+
+def test_a_start_that_fails_leaves_no_process(tiny_checkpoint: Callable[[str], Path]) -> None:
+    """What fails beside the loading: the engine process is ended, not left behind."""
+    pytest.importorskip("msgspec")
+    pytest.importorskip("zmq")
+
+    def fail() -> None:
+        wait_until(lambda: len(find_children(os.getpid(), ENGINE_PROCESS)) == 1)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        AsyncEngine(str(tiny_checkpoint("llama")), backend_config=replace(CPU, engine_process=True), while_loading=fail)
+    wait_until(lambda: not find_children(os.getpid(), ENGINE_PROCESS))
+
+
+def test_settings_of_another_kind_are_refused_by_name(tiny_checkpoint: Callable[[str], Path]) -> None:
+    for name in ("backend_config", "vision_config", "chat_template_config", "media_limits"):
+        settings: dict[str, Any] = {name: 3}
+        with pytest.raises(TypeError, match=f"{name} must be"):
+            AsyncEngine(str(tiny_checkpoint("llama")), **settings)
+
+
+def test_defaults_and_a_recording(tiny_checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+    """Without a configuration it has that of the device that is here."""
+    path = tiny_checkpoint("llama")
+    if not torch.cuda.is_available():
+        with AsyncEngine(str(path)) as engine:
+            assert engine.config == EngineConfig() and ask(engine, parse(["hi"], max_new_tokens=2))[0].error is None
+    file = tmp_path / "record.jsonl"
+    with AsyncEngine(str(path), backend_config=replace(CPU, record=str(file))) as engine:
+        [answer] = ask(engine, parse(["hello"], max_new_tokens=3, ignore_eos=True))
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [line["answer"] for line in lines] == [list(answer.token_ids)]
+
+
+def test_weights_from_a_folder_and_from_memory(tiny_checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+    path = tiny_checkpoint("llama")
+    other = copy_with_other_weights(path, tmp_path / "other")
+    requests = parse(["the frame"], max_new_tokens=6, ignore_eos=True)
+    with AsyncEngine(str(other), backend_config=CPU) as engine:
+        [theirs] = ask(engine, requests)
+    with AsyncEngine(str(path), backend_config=CPU) as engine:
+        [ours] = ask(engine, requests)
+        engine.update_weights(read_weights(other))
+        assert ask(engine, requests)[0].token_ids == theirs.token_ids != ours.token_ids
+        engine.update_weights(path)
+        assert ask(engine, requests)[0].token_ids == ours.token_ids
 
 
 async def test_stop_session_aborts(text_engine: AsyncEngine) -> None:

@@ -1,0 +1,56 @@
+"""How long a prompt may be, at the ends and one beyond."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from seesay.config import GenerationConfig
+from seesay.config.generation import UNLIMITED_TOKENS
+from seesay.engine.front.prompt_lengths import PromptLengths
+from seesay.errors import ErrorCode, RequestError
+from seesay.values import GenerationRequest
+
+LENGTHS = PromptLengths(session_len=100, max_run=30)
+
+
+def make_request(truncate: int, max_new_tokens: int = 10) -> GenerationRequest:
+    config = GenerationConfig(max_new_tokens=max_new_tokens)
+    return GenerationRequest(prompt="hi", gen_config=config, truncate_prompt_tokens=truncate)
+
+
+def test_a_prompt_that_is_cut_leaves_room_for_its_answer() -> None:
+    assert LENGTHS.find_room(make_request(7)) == 7
+    assert LENGTHS.find_room(make_request(-1)) == 90
+    assert LENGTHS.find_room(make_request(-1, 99)) == 1
+    assert LENGTHS.find_room(make_request(-1, 100)) == 99, "an answer that has no room anyway"
+    assert LENGTHS.find_room(make_request(-1, UNLIMITED_TOKENS)) == 99
+    assert LENGTHS.find_room(replace(make_request(-1), wants_answer=False)) == 100
+    assert LENGTHS.find_room(replace(make_request(-1), pooling="last")) == 100
+
+
+def test_tokens_that_see_all_others_have_a_limit_of_their_own() -> None:
+    LENGTHS.check_run(30)
+    with pytest.raises(RequestError):
+        LENGTHS.check_run(31)
+    PromptLengths(session_len=100, max_run=None).check_run(10**9)
+
+
+@pytest.mark.parametrize("max_tokens", [10, 1 << 17])
+def test_characters_and_parts_of_a_conversation(max_tokens: int) -> None:
+    num_chars, num_parts = max(1 << 20, 64 * max_tokens), max(4096, max_tokens)
+    LENGTHS.check_size(["a" * num_chars], max_tokens)
+    LENGTHS.check_size([""] * num_parts, max_tokens)
+    for texts, words in (
+        (["a" * num_chars, "a"], f"{num_chars + 1} characters; at most {num_chars}"),
+        ([""] * (num_parts + 1), f"{num_parts + 1} messages and parts; at most {num_parts}"),
+    ):
+        with pytest.raises(RequestError) as caught:
+            LENGTHS.check_size(texts, max_tokens)
+        assert words in str(caught.value) and "100 (session_len)" in str(caught.value)
+        assert (caught.value.code, caught.value.param) == (ErrorCode.CONTEXT_TOO_LONG, "messages")
+
+
+def test_what_is_only_counted_may_be_longer() -> None:
+    assert LENGTHS.counted == 400
