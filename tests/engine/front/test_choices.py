@@ -61,8 +61,7 @@ def test_the_best_come_first_and_those_without_a_score_last() -> None:
 
 def test_what_gives_one_answer_refuses_several() -> None:
     check_single(GenerationConfig(n=1, best_of=1))
-    for options in ({"n": 2}, {"n": 1, "best_of": 3}):
-        config = GenerationConfig(do_sample=True, **options)
+    for config in (GenerationConfig(n=2), GenerationConfig(do_sample=True, best_of=3)):
         assert count_choices(config) > 1
         with pytest.raises(RequestError, match="sessions and `generate` give one answer"):
             check_single(config)

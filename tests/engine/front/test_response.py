@@ -64,6 +64,6 @@ def test_boxes_are_those_of_the_text_in_the_picture() -> None:
     answer = Response(text=text, generate_token_len=1, input_token_len=2, finish_reason="stop", media=(report,))
     [box], [point] = answer.boxes, answer.points
     assert (box.left, box.top, box.right, box.bottom, box.label) == (10, 20, 30, 40, "cat")
-    assert (point.x, point.y, point.label) == (5, 15, "dog") and answer.polygons == answer.timestamps == ()
+    assert (point.x, point.y, point.label) == (5, 15, "dog") and not answer.polygons and not answer.timestamps
     drawn = answer.draw(Image.new("RGB", (100, 50)))
     assert drawn.size == (100, 50) and drawn.crop((8, 18, 32, 42)).getbbox() is not None
