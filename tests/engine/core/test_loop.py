@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import queue
 import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
-from differential import Asked, Question, Setup, World, lend_before_the_end
+from asking import loop_of, parse
+from differential import ADAPTERS, Asked, Question, Setup, World, lend_before_the_end, write_adapters
 from faults import Faults
 from llm.backbones import Backbone, composed, make_backbone
+from waiting import wait_until
 
-from seesay.engine.commands import ResetCaches
+from seesay.config import EngineConfig
+from seesay.engine.commands import ResetCaches, UnloadAdapter
+from seesay.engine.core.live_requests import Awaited
+from seesay.engine.front.engine import AsyncEngine
 from seesay.engine.token_messages import TokenOutput
 from seesay.errors import ErrorCode, RequestError
 from seesay.llm.plans.sampling_params import SamplingParams
 from seesay.llm.plans.step_plan import StepPlan
 from seesay.llm.running.step_input import StepRows
+from seesay.values import OutputDelta
 
 PICTURE = Question(0, (1,), 3, SamplingParams(max_new_tokens=4))
 Make = Callable[..., World]
@@ -348,3 +356,42 @@ def test_closed_loops_do_not_hang_who_resets(make_world: Make) -> None:
     resetting.start()
     resetting.join(60)
     assert not resetting.is_alive()
+
+
+def test_what_comes_behind_a_command_waits_for_it_and_is_answered(tiny_checkpoint: Callable[[str], Path]) -> None:
+    """Weights are replaced when nothing runs; the request that came meanwhile begins then."""
+    path = str(tiny_checkpoint("llama"))
+    with AsyncEngine(path, backend_config=EngineConfig(device_type="cpu", block_size=16)) as engine:
+        arrived: queue.SimpleQueue[OutputDelta] = queue.SimpleQueue()
+        loop = loop_of(engine)
+        engine.submit_batch(parse(["go"], max_new_tokens=300, ignore_eos=True), arrived.put)
+        assert arrived.get(timeout=60).finish_reason is None
+        updating = threading.Thread(target=engine.update_weights, args=(path,))
+        updating.start()
+        wait_until(lambda: bool(loop._commands))
+        [second] = engine.submit_batch(parse(["hello"], max_new_tokens=3, ignore_eos=True), arrived.put)
+        wait_until(lambda: bool(loop._requests.held[Awaited.COMMANDS]))
+        order = []
+        while second not in order:
+            delta = arrived.get(timeout=60)
+            if delta.finish_reason is not None:
+                assert delta.finish_reason == "length"
+                order.append(delta.request_id)
+        assert len(order) == 2, "the first one ended before"
+        updating.join(60)
+
+
+def test_requests_whose_adapter_was_unloaded_are_refused(tmp_path_factory: pytest.TempPathFactory) -> None:
+    backbone = make_backbone("qwen2", tmp_path_factory.mktemp("adapted"))
+    write_adapters(backbone.path)
+    world = World(backbone, Setup(adapter_slots=1), Faults())
+    try:
+        assert {each.name for each in world.loop.adapters.loaded} == set(ADAPTERS)
+        question = replace(PICTURE, adapter="query")
+        ask(world, question)
+        world.loop.run_command(UnloadAdapter(name="query"))
+        final = world.take_final(world.submit(question))
+        assert final.error is not None and "the adapter of the request was unloaded" in str(final.error)
+        ask(world, replace(PICTURE, adapter="down"))
+    finally:
+        world.close()
