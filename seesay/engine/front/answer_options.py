@@ -83,8 +83,8 @@ class AnswerOptionsReader:
 
     def _find_program(self, request: GenerationRequest, params: SamplingParams) -> Grammar | None:
         """Return the program of the request's grammar, if it has one."""
-        grammar = request.gen_config.grammar
-        if grammar is None or not wants_answer(request):
+        grammar = _grammar_of(request)
+        if grammar is None:
             return None
         if not params.ending_token_ids:
             raise RequestError(
@@ -99,10 +99,8 @@ class AnswerOptionsReader:
     def try_grammar(self, request: GenerationRequest) -> Grammar | None:
         """Compile the grammar of a request within limits, and return its program, if it has one. Raises `RequestError`
         for a grammar that is refused."""
-        grammar = request.gen_config.grammar
-        if grammar is None or self._grammars is None or not wants_answer(request):
-            return None
-        return self._grammars.check(grammar)
+        grammar = _grammar_of(request)
+        return None if grammar is None or self._grammars is None else self._grammars.check(grammar)
 
     def find_trial(self, request: GenerationRequest) -> Future[Grammar] | None:
         """Return what the program of a request's grammar is or will be set in, if it has been tried or is being."""
@@ -111,9 +109,10 @@ class AnswerOptionsReader:
 
     def is_tried(self, request: GenerationRequest) -> bool:
         """Whether a request has no grammar that is still to be tried."""
-        if request.gen_config.response_format is None:
+        grammar = _grammar_of(request)
+        if grammar is None or self._grammars is None:
             return True
-        found = self.find_trial(request)
+        found = self._grammars.find(grammar)
         return found is not None and found.done()
 
     def _make_params(
@@ -171,6 +170,11 @@ class AnswerOptionsReader:
         if words and not config.skip_special_tokens:
             ids += _find_special_with(words, self._texts.tokenizer)
         return words, ids
+
+
+def _grammar_of(request: GenerationRequest) -> Grammar | None:
+    """Return the grammar that the answer to a request is to follow."""
+    return request.gen_config.grammar if wants_answer(request) else None
 
 
 def _find_special_with(words: Sequence[str], tokenizer: Tokenizer) -> list[int]:

@@ -242,6 +242,7 @@ def test_without_a_grammar_nothing_is_tried(options: dict[str, Any]) -> None:
     for trials in (Trials(), None):
         reader, request = make_reader(trials), ask(**options)
         assert reader.find_trial(request) is None and reader.try_grammar(request) is None
+        assert reader.is_tried(request), "it waits for no trial of another request"
         assert reader.read(request).grammar is None
 
 
@@ -249,12 +250,13 @@ def test_without_a_grammar_nothing_is_tried(options: dict[str, Any]) -> None:
 def test_a_prompt_alone_follows_no_grammar(of_request: dict[str, Any]) -> None:
     trials = Trials()
     reader, request = make_reader(trials), ask(response_format=REGEX, of_request=of_request)
+    assert reader.is_tried(request)
     assert reader.try_grammar(request) is None and reader.read(request).grammar is None and not trials.known
 
 
 def test_grammars_need_somebody_who_tries_them() -> None:
     reader, request = make_reader(None), ask(response_format=REGEX)
-    assert reader.find_trial(request) is None and reader.try_grammar(request) is None
+    assert reader.find_trial(request) is None and reader.try_grammar(request) is None and reader.is_tried(request)
     error = find_error(request)
     assert error.param == "response_format" and "not supported here" in str(error)
 
