@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,8 @@ from waiting import wait_until
 from seesay import EngineConfig, GenerationConfig, Pipeline, pipeline
 from seesay.engine.core.grammars.jumps import JumpRule
 from seesay.engine.front.response import Response
+from seesay.llm.plans.sampling_params import SamplingParams
+from seesay.llm.plans.step_plan import Row
 from seesay.llm.running.launched_step import LaunchedStep, StepResult
 from seesay.values import Usage
 
@@ -308,3 +311,31 @@ def test_a_jump_on_graphs_saves_several_steps() -> None:
     found = {1: tuple(range(10)), 2: (5, 6, 7, 8)}
     assert eager.choose(99, found) == graphs.choose(3, found) == found
     assert graphs.choose(4, found) == {}
+
+
+@pytest.mark.parametrize(
+    ("has_graphs", "num_rows", "num_saved", "pays"),
+    [
+        (False, 1, 1, True), (False, 9, 1, True), (False, 1, 0, False),
+        (True, 1, 4, True), (True, 1, 3, False), (True, 8, 32, True), (True, 8, 31, False),
+    ],
+)  # fmt: skip
+def test_a_jump_pays_where_it_saves_as_many_steps_as_it_takes(
+    has_graphs: bool, num_rows: int, num_saved: int, pays: bool
+) -> None:
+    rule = JumpRule(session_len=99, has_graphs=has_graphs)
+    assert rule.pays(num_rows, num_saved) == pays
+    found = {3: tuple(range(num_saved + 1))}
+    assert rule.choose(num_rows, found) == (found if pays else {})
+
+
+def test_forced_tokens_have_room_in_the_answer_and_in_the_context() -> None:
+    rule, row = JumpRule(session_len=20, has_graphs=False), Row(3, 9, 1, True)
+    sequence: Any = SimpleNamespace(num_prompt_tokens=8, params=SamplingParams(max_new_tokens=6))
+    assert rule.find(row, sequence, (1, 2, 3)) == (1, 2, 3)
+    assert rule.find(row, sequence, (1, 2, 3, 4, 5)) == (1, 2, 3, 4), "of six tokens two are there"
+    sequence.params = SamplingParams(max_new_tokens=60)
+    assert rule.find(row, sequence, tuple(range(40))) == tuple(range(10)), "of 20 tokens ten are there"
+    assert rule.find(row, sequence, (1,)) == () == rule.find(row, sequence, ())
+    sequence.params = SamplingParams(max_new_tokens=3)
+    assert rule.find(row, sequence, (1, 2)) == (), "one token is no jump"
