@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from demo_model import MODEL, TOKENIZER, load_changed, make_texts
+from trial_script import ScriptedTrials
 
 from seesay.config import GenerationConfig
-from seesay.config.grammar import Grammar
 from seesay.engine.front.answer_options import AnswerOptions, AnswerOptionsReader
 from seesay.engine.front.text_frontend import TextFrontend
 from seesay.errors import ErrorCode, RequestError
@@ -26,27 +26,10 @@ REGEX = {"type": "regex_schema", "regex_schema": "(yes|no)"}
 TALK = (Message(role="user", parts=(TextPart(text="hi"),)),)
 
 
-@dataclass
-class Trials:
-    """Tries grammars when the test says so."""
-
-    known: dict[Grammar, Future[Grammar]] = field(default_factory=dict)
-
-    def find(self, grammar: Grammar) -> Future[Grammar] | None:
-        return self.known.get(grammar)
-
-    def check(self, grammar: Grammar) -> Grammar:
-        future = self.known.setdefault(grammar, Future())
-        if not future.done():
-            future.set_result(replace(grammar, kind="lark"))
-        return future.result()
-
-
 def make_reader(
-    trials: Trials | None = None, *, texts: TextFrontend | None = None, model: Any = MODEL
+    trials: ScriptedTrials | None = None, *, texts: TextFrontend | None = None, model: Any = MODEL
 ) -> AnswerOptionsReader:
-    grammars: Any = trials
-    return AnswerOptionsReader(model, texts or make_texts(), grammars)
+    return AnswerOptionsReader(model, texts or make_texts(), None if trials is None else trials.as_trials)
 
 
 def ask(prompt: Any = "hi", *, of_request: Mapping[str, Any] | None = None, **options: Any) -> GenerationRequest:
@@ -219,7 +202,7 @@ def test_thoughts_have_the_length_of_the_request() -> None:
 
 
 def test_the_program_of_a_grammar_is_tried_once() -> None:
-    trials, request = Trials(), ask(response_format=REGEX)
+    trials, request = ScriptedTrials(), ask(response_format=REGEX)
     reader = make_reader(trials)
     assert reader.find_trial(request) is None and not reader.is_tried(request)
     program = reader.try_grammar(request)
@@ -230,7 +213,7 @@ def test_the_program_of_a_grammar_is_tried_once() -> None:
 
 
 def test_a_grammar_that_is_being_tried_is_not_tried() -> None:
-    trials, request = Trials(), ask(response_format=REGEX)
+    trials, request = ScriptedTrials(), ask(response_format=REGEX)
     reader = make_reader(trials)
     assert request.gen_config.grammar is not None
     trials.known[request.gen_config.grammar] = Future()
@@ -239,7 +222,7 @@ def test_a_grammar_that_is_being_tried_is_not_tried() -> None:
 
 @pytest.mark.parametrize("options", [{}, {"response_format": {"type": "text"}}])
 def test_without_a_grammar_nothing_is_tried(options: dict[str, Any]) -> None:
-    for trials in (Trials(), None):
+    for trials in (ScriptedTrials(), None):
         reader, request = make_reader(trials), ask(**options)
         assert reader.find_trial(request) is None and reader.try_grammar(request) is None
         assert reader.is_tried(request), "it waits for no trial of another request"
@@ -248,7 +231,7 @@ def test_without_a_grammar_nothing_is_tried(options: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("of_request", [{"wants_answer": False}, {"pooling": "last"}])
 def test_a_prompt_alone_follows_no_grammar(of_request: dict[str, Any]) -> None:
-    trials = Trials()
+    trials = ScriptedTrials()
     reader, request = make_reader(trials), ask(response_format=REGEX, of_request=of_request)
     assert reader.is_tried(request)
     assert reader.try_grammar(request) is None and reader.read(request).grammar is None and not trials.known
@@ -265,8 +248,8 @@ def test_a_grammar_needs_a_token_that_ends_the_answer() -> None:
     model = change_model()
     model.checkpoint = SimpleNamespace(generation_config={}, config={})
     model.tokenizer = SimpleNamespace(eos_token_id=None)
-    error = find_error(ask(response_format=REGEX), trials=Trials(), model=model)
+    error = find_error(ask(response_format=REGEX), trials=ScriptedTrials(), model=model)
     assert error.param == "response_format" and "give stop_token_ids" in str(error)
     ended = ask(response_format=REGEX, stop_token_ids=[3])
-    assert read(ended, trials=Trials(), model=model).grammar is not None
-    assert read(ask(), trials=Trials(), model=model).grammar is None
+    assert read(ended, trials=ScriptedTrials(), model=model).grammar is not None
+    assert read(ask(), trials=ScriptedTrials(), model=model).grammar is None
