@@ -299,11 +299,15 @@ class AdapterControl:
         leaving = [each for each in self._leaving if each.id in used]
         gone = [each for each in self._leaving if each.id not in used]
         self._leaving = leaving
-        for adapter_id in {each.id for each in gone}:  # one may have come back meanwhile, and left again
-            if not self._is_kept(adapter_id):
-                self.places.forget(adapter_id)
+        self._forget_unless_kept({each.id for each in gone})
         for each in gone:
             each.done.set_result(None)
+
+    def _forget_unless_kept(self, adapter_ids: Iterable[int]) -> None:
+        """Forget adapters that left; one may have come back meanwhile."""
+        for adapter_id in adapter_ids:
+            if not self._is_kept(adapter_id):
+                self.places.forget(adapter_id)
 
     def find_refusal(self, request: LiveRequest) -> RequestError | None:
         """Return why a request is not computed that arrives now: its adapter was unloaded meanwhile. What belongs to
