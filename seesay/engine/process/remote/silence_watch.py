@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 from seesay.engine.process.failures import HungError
 from seesay.engine.process.origin import Child
 from seesay.engine.process.remote.state import ProcessState
@@ -22,12 +25,19 @@ def choose_beat_s(step_timeout_s: float | None) -> float:
 class SilenceWatch:
     """The judge of a process that has just been started or joined."""
 
-    def __init__(self, state: ProcessState, *, is_owner: bool, step_timeout_s: float | None) -> None:
+    def __init__(
+        self,
+        state: ProcessState,
+        *,
+        is_owner: bool,
+        step_timeout_s: float | None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._state = state
         limit_s = LIMIT_S
         if step_timeout_s is not None:
             limit_s = min(LIMIT_S, step_timeout_s + 2 * choose_beat_s(step_timeout_s))
-        self._silence = Silence(limit_s if is_owner else limit_s + _JOINED_S)
+        self._silence = Silence(limit_s if is_owner else limit_s + _JOINED_S, clock)
         self._silence.hear()
 
     def hear(self) -> None:
