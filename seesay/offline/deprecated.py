@@ -97,7 +97,7 @@ def _advise_argument(name: str, value: object) -> str:
     """Return where an argument belongs that `pipeline()` does not have; empty if nothing has it."""
     if name in _names_of(EngineConfig):
         return f": use backend_config=EngineConfig({name}={value!r})"
-    if name == "gen_config":
+    if name in ("gen_config", "generation_config"):
         return ": it belongs to a call, as in pipe(prompts, gen_config=GenerationConfig(max_new_tokens=100))"
     if name in _names_of(VisionConfig):
         return f": use vision_config=VisionConfig({name}={value!r})"

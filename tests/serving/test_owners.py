@@ -45,7 +45,7 @@ KEEPS_STATE = {
 KEEPS_NOTHING = {
     ("GET", "/v1/models"), ("GET", "/v1/models/{model:path}"), ("POST", "/v1/chat/completions"),
     ("POST", "/v1/completions"), ("POST", "/v1/embeddings"), ("POST", "/v1/messages"),
-    ("POST", "/v1/rerank"), ("POST", "/v1/score"),
+    ("POST", "/v1/rerank"), ("POST", "/v2/rerank"), ("POST", "/rerank"), ("POST", "/v1/score"), ("POST", "/score"),
     ("POST", "/v1/audio/transcriptions"), ("POST", "/v1/audio/translations"),
     ("POST", "/v1/messages/count_tokens"), ("POST", "/generate"), ("POST", "/tokenize"), ("POST", "/detokenize"),
     ("POST", "/reset_caches"), ("POST", "/sleep"), ("POST", "/wake_up"), ("POST", "/wakeup"),

@@ -88,6 +88,18 @@ def test_the_best_and_the_documents_may_be_asked_for(server: LiveServer) -> None
     assert best["document"] == {"text": TEXTS[1]}
 
 
+@pytest.mark.parametrize(
+    ("path", "other"), [("/v1/rerank", "/v2/rerank"), ("/v1/rerank", "/rerank"), ("/v1/score", "/score")]
+)
+def test_the_paths_of_other_servers_are_the_same_routes(server: LiveServer, path: str, other: str) -> None:
+    """Cohere's client has version 2 of its own; vLLM answers without a version, too."""
+    bodies = {"rerank": {"query": TEXTS[1], "documents": TEXTS}, "score": {"text_1": TEXTS[1], "text_2": TEXTS}}
+    body = bodies[path.rpartition("/")[2]]
+    one, two = server.post(path, body).json(), server.post(other, body).json()
+    name = "results" if "results" in one else "data"
+    assert one[name] == two[name] and one["usage"] == two["usage"]
+
+
 def test_pairs_are_scored(server: LiveServer) -> None:
     vectors = embed(server, TEXTS)
     one = server.post("/v1/score", {"text_1": TEXTS[0], "text_2": TEXTS}).json()["data"]

@@ -129,6 +129,8 @@ def make_router(state: ServerState) -> APIRouter:
     """Return the routes."""
     router = make_api_router("OpenAI")
 
+    @router.post("/rerank", response_model=RerankAnswer, include_in_schema=False)
+    @router.post("/v2/rerank", response_model=RerankAnswer, include_in_schema=False)
     @router.post("/v1/rerank", response_model=RerankAnswer)
     async def rerank(body: RerankRequest, http: Request) -> Response:
         """Sort documents by how near they are to a query."""
@@ -149,6 +151,7 @@ def make_router(state: ServerState) -> APIRouter:
         head = {"id": make_id("rerank-"), "model": state.name_model(body.model)}
         return JSONResponse({**head, "results": results, "usage": usage})
 
+    @router.post("/score", response_model=ScoreAnswer, include_in_schema=False)
     @router.post("/v1/score", response_model=ScoreAnswer)
     async def score(body: ScoreRequest, http: Request) -> Response:
         """Compare texts and pictures in pairs."""
