@@ -9,12 +9,14 @@ import pytest
 from seesay import GenerationConfig, pipeline
 
 
+CALL = "it belongs to a call, as in pipe(prompts, gen_config=GenerationConfig("
+
+
 @pytest.mark.parametrize(
     ("arguments", "advice"),
     [
-        ({"gen_config": GenerationConfig()}, "it belongs to a call, as in pipe(prompts, gen_config=GenerationConfig("),
-        ({"generation_config": {}}, "it belongs to a call, as in pipe(prompts, gen_config=GenerationConfig("),
-        ({"temperature": 0.5}, "it belongs to a call, as in pipe(prompts, gen_config=GenerationConfig(temperature=0.5))"),
+        ({"gen_config": GenerationConfig()}, CALL), ({"generation_config": {}}, CALL),
+        ({"temperature": 0.5}, f"{CALL}temperature=0.5))"),
         ({"session_len": 100}, "use backend_config=EngineConfig(session_len=100)"),
         ({"max_batch_bytes": 5}, ""),
     ],
