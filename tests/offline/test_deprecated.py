@@ -8,7 +8,6 @@ import pytest
 
 from seesay import GenerationConfig, pipeline
 
-
 CALL = "it belongs to a call, as in pipe(prompts, gen_config=GenerationConfig("
 
 
