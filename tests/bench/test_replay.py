@@ -300,12 +300,6 @@ def _fields(record: RequestRecord) -> dict[str, Any]:
     return {name: getattr(record, name) for name in record.__slots__}
 
 
-def test_options_that_are_not_json_make_a_request_unrepeatable() -> None:
-    record = RequestRecord(**{**LINE, "options": {"response_format": object()}})
-    line = json.loads(write_line(record))
-    assert "options" not in line and "not JSON" in line["unrepeatable"]
-
-
 @pytest.mark.parametrize("kind", ["folder", "link", "pipe", "none"])
 def test_a_recording_goes_to_a_regular_file_only(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "requests.jsonl"
@@ -320,14 +314,6 @@ def test_a_recording_goes_to_a_regular_file_only(kind: str, tmp_path: Path) -> N
         path = tmp_path / "missing" / "requests.jsonl"
     with pytest.raises(ConfigError, match="cannot be written"):
         AsyncEngine(backend_config=EngineConfig(record=path, device_type="cpu"))
-
-
-def test_a_file_that_others_may_read_is_closed_to_them(tmp_path: Path) -> None:
-    path = tmp_path / "requests.jsonl"
-    path.write_text("before\n")
-    path.chmod(0o644)
-    append(path, b"after\n")
-    assert path.read_text() == "before\nafter\n" and stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 def test_media_without_a_file_to_be_in() -> None:
@@ -353,23 +339,6 @@ def test_prompts_of_other_families(name: str, tiny_checkpoint: Callable[[str], P
     assert first["num_prompt_tokens"] == whole.input_token_len
     assert "functions of the program" in second["unrepeatable"]
     assert cli.main(["replay", str(path), "--model", str(checkpoint), "--device", "cpu", "--session-len", "2048"]) == 0
-
-
-def test_a_full_recording_stops_and_answers_go_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    from seesay.engine.front.recording import Recorder
-
-    path = tmp_path / "requests.jsonl"
-    recorder = Recorder(path, with_media=False, model="m", weights=b"", eos=(), max_bytes=100)
-    for _ in range(4):
-        recorder.add({**LINE, "answer": [1] * 5}, ())
-    recorder.close()
-    assert len(path.read_text().splitlines()) == 1
-    assert "there is no room for all requests" in caplog.text and "3 requests are missing" in caplog.text
-    path.unlink()
-    lost = Recorder(tmp_path / "gone" / "requests.jsonl", with_media=False, model="m", weights=b"", eos=())
-    lost.add({**LINE, "answer": []}, ())
-    lost.close()
-    assert "a request cannot be recorded" in caplog.text
 
 
 def test_two_frontends_write_one_recording(tiny_checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
