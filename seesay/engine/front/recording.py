@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import itertools
 import json
 import logging
 import os
@@ -69,6 +70,7 @@ class Recorder:
         self._folder = media_folder(self._path) if with_media else None
         self._model, self._weights, self._eos = model, name_weights(weights), eos
         self._names: dict[Hashable, str] = {}
+        self._numbers = itertools.count(1)
         self._lock = threading.Lock()
         self._num_waiting = self._num_written = self._num_lost = 0
         self._thread = ThreadPool(1, name="seesay-record")
@@ -166,9 +168,11 @@ class Recorder:
         if who is None:
             return ""
         with self._lock:
-            if len(self._names) >= _MAX_NAMES:
-                self._names.clear()
-            return self._names.setdefault(who, f"{os.getpid()}-{len(self._names) + 1}")
+            if who not in self._names:
+                if len(self._names) >= _MAX_NAMES:
+                    self._names.clear()
+                self._names[who] = f"{os.getpid()}-{next(self._numbers)}"
+            return self._names[who]
 
     # --- writing ------------------------------------------------------------------------------------------------------
 

@@ -164,6 +164,14 @@ def test_names_are_numbers_and_the_same_ones_again(recorded: Recording) -> None:
     assert named == [(f"{pid}-1", ""), (f"{pid}-2", f"{pid}-3"), (f"{pid}-1", f"{pid}-3"), ("", f"{pid}-2")]
 
 
+def test_names_that_are_many_are_forgotten(recorded: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "_MAX_NAMES", 2)
+    for owner in "abaca":
+        recorded.begin(ask(owner=owner)).on_output(end())
+    numbers = [line["owner"].partition("-")[2] for line in recorded.read()]
+    assert numbers == ["1", "2", "1", "3", "4"], "no other has the number of one that was forgotten"
+
+
 def test_options_without_their_defaults(recorded: Recording) -> None:
     line = recorded.record(
         ask(best_of=1, output_logits="all", output_last_hidden_state="all", top_k=3, max_new_tokens=9, logprobs=0)
