@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from live_server import LiveServer, make_settings, serve
+from live_server import MODEL, LiveServer, make_settings, serve
 from pdfs import make_pdf, make_tiff
 from PIL import Image
 from tqdm import tqdm
@@ -67,15 +68,18 @@ def test_json_says_what_was_cut_off(server: LiveServer, folder: Path) -> None:
     assert page["number"] == 2 and page["error"] == "" and isinstance(page["is_cut"], bool)
 
 
+WAY = {"model": MODEL, "prompt": "describe this image", "dpi": 72}
+"""How pages were read, as the first line of a log says."""
+
+
 def test_a_run_that_was_stopped_is_continued(
     server: LiveServer, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Pages that have a line in the log are not read again, whole files neither."""
     output = folder / "out.md"
     log = output.with_name("out.md.pages")
-    log.write_text(
-        json.dumps({"number": 1, "text": "from before", "is_cut": False, "error": ""}) + '\n{"number": 2, "te'
-    )
+    page = {"number": 1, "text": "from before", "is_cut": False, "error": ""}
+    log.write_text(f'{json.dumps(WAY)}\n{json.dumps(page)}\n{{"number": 2, "te')
     pdf = folder / "in" / "scenes.pdf"
     assert run(server, pdf, "-o", output, "--prompt", "describe this image", "--dpi", 72) == 0
     first, second = output.read_text().split("<!-- page 2 of 2 -->")
@@ -84,6 +88,48 @@ def test_a_run_that_was_stopped_is_continued(
     assert run(server, pdf, "-o", output) == 0
     assert output.read_text() == "mine"
     assert "1 of them before" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("change", [{"prompt": "what is it?"}, {"dpi": 144}, {"model": "other"}])
+def test_pages_that_were_read_in_another_way_are_read_again(
+    server: LiveServer, folder: Path, change: dict[str, object]
+) -> None:
+    output = folder / "out.md"
+    page = {"number": 1, "text": "from before", "is_cut": False, "error": ""}
+    output.with_name("out.md.pages").write_text(f"{json.dumps({**WAY, **change})}\n{json.dumps(page)}\n")
+    pdf = folder / "in" / "scenes.pdf"
+    assert run(server, pdf, "-o", output, "--prompt", "describe this image", "--dpi", 72) == 0
+    assert "from before" not in output.read_text() and output.read_text().count("The picture shows") == 2
+
+
+class Stopping:
+    """Says which run it is; the second page that it sees stops it."""
+
+    def __init__(self, run: int) -> None:
+        self._run, self._num_seen = run, 0
+
+    def answer(self, messages: Messages) -> Pieces:
+        self._num_seen += 1
+        if self._num_seen > 1:
+            raise KeyboardInterrupt
+        yield Piece(text=f"run {self._run}")
+
+
+def test_a_run_that_is_stopped_several_times_loses_no_page(tmp_path: Path) -> None:
+    """What was cut off is not in the way of the next line."""
+    source, output = tmp_path / "three.tif", tmp_path / "out.md"
+    source.write_bytes(make_tiff([(64, 64)] * 3))
+    for number in (1, 2, 3):
+        reading = Reading(
+            model=Stopping(number), name="m", task=Task(prompt="p"), limits=MediaLimits(), pages=None, dpi=72
+        )
+        is_last = number == 3
+        with ThreadPoolExecutor(1) as threads, tqdm(disable=True) as progress, suppress(KeyboardInterrupt):
+            assert not transcribe(source, output, "md", reading, threads=threads, progress=progress) and is_last
+        if not is_last:
+            with (tmp_path / "out.md.pages").open("a") as log:
+                log.write('{"number": 3, "te')
+    assert [line for line in output.read_text().splitlines() if line.startswith("run")] == ["run 1", "run 2", "run 3"]
 
 
 def test_what_cannot_be_read_is_named_and_the_others_are_read(
@@ -171,7 +217,7 @@ def test_pages_are_shown_as_models_were_trained(
     """In the size of their pages, and without a text where they take none."""
     Image.new("RGB", (800, 400), "white").save(tmp_path / "page.png")
     seen = Seen()
-    reading = Reading(model=seen, task=task, limits=MediaLimits(), pages=None, dpi=144)
+    reading = Reading(model=seen, name="m", task=task, limits=MediaLimits(), pages=None, dpi=144)
     with ThreadPoolExecutor(1) as threads, tqdm(disable=True) as progress:
         assert not transcribe(
             tmp_path / "page.png", tmp_path / "page.md", "md", reading, threads=threads, progress=progress

@@ -93,11 +93,13 @@ def _run(arguments: argparse.Namespace) -> int:
     if waiting:
         limits = MediaLimits(**options.read_media_options(arguments))
         with (
-            _open_model(arguments, limits) as (model, task),
+            _open_model(arguments, limits) as (model, name, task),
             ThreadPoolExecutor(arguments.concurrency, thread_name_prefix="seesay-ocr") as threads,
             tqdm(total=0, unit="page", file=sys.stderr, disable=None) as progress,
         ):
-            reading = Reading(model=model, task=task, limits=limits, pages=arguments.pages, dpi=arguments.dpi)
+            reading = Reading(
+                model=model, name=name, task=task, limits=limits, pages=arguments.pages, dpi=arguments.dpi
+            )
             for file, output in waiting:
                 try:
                     num_failed += transcribe(file, output, form, reading, threads=threads, progress=progress) > 0
@@ -111,8 +113,8 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 @contextmanager
-def _open_model(arguments: argparse.Namespace, limits: MediaLimits) -> Iterator[tuple[Answerer, Task]]:
-    """Open the model or the server that reads, with what it is asked."""
+def _open_model(arguments: argparse.Namespace, limits: MediaLimits) -> Iterator[tuple[Answerer, str, Task]]:
+    """Open the model or the server that reads. Yields it, its name, and what it is asked."""
     from dataclasses import replace
 
     from seesay.commands.chat.answering import LocalModel, RemoteModel
@@ -124,7 +126,8 @@ def _open_model(arguments: argparse.Namespace, limits: MediaLimits) -> Iterator[
         with APIClient(arguments.base_url, arguments.api_key or os.environ.get("SEESAY_API_KEY")) as client:
             name = arguments.model_path or client.available_models[0]
             task = _choose_task(arguments, find_tasks(name=name))
-            yield RemoteModel(client, name, {**options.make_request_fields(arguments), **task.answer_options}), task
+            fields = {**options.make_request_fields(arguments), **task.answer_options}
+            yield RemoteModel(client, name, fields), name, task
         return
     from seesay.offline.pipeline import pipeline
 
@@ -140,7 +143,8 @@ def _open_model(arguments: argparse.Namespace, limits: MediaLimits) -> Iterator[
     ) as pipe:
         kind = str(pipe.engine.checkpoint.config.get("model_type") or "")
         task = _choose_task(arguments, find_tasks(kind, path, pipe.engine.family.name))
-        yield LocalModel(pipe, replace(options.make_generation_config(arguments), **task.answer_options)), task
+        gen_config = replace(options.make_generation_config(arguments), **task.answer_options)
+        yield LocalModel(pipe, gen_config), path, task
 
 
 def _choose_task(arguments: argparse.Namespace, tasks: Mapping[str, Task]) -> Task:

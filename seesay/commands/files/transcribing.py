@@ -49,13 +49,18 @@ class _Page(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """How pages are read."""
+    """How pages are read. name: that of the model."""
 
     model: Answerer
+    name: str
     task: Task
     limits: MediaLimits
     pages: str | None
     dpi: int
+
+    def describe(self) -> str:
+        """Return a line for all that makes the text of a page another."""
+        return json.dumps({"model": self.name, "prompt": self.task.prompt, "dpi": self.dpi}, ensure_ascii=False)
 
 
 def find_files(sources: Sequence[Path]) -> list[tuple[Path, Path]]:
@@ -100,11 +105,12 @@ def plan_outputs(
 def transcribe(
     file: Path, output: Path, form: Format, reading: Reading, *, threads: ThreadPoolExecutor, progress: tqdm[Any]
 ) -> int:
-    """Read a document and write `output`. Pages that an earlier run has read are not read again. Returns the number of
-    pages that could not be read. Raises `SeesayError` for a document that cannot be opened, and OSError."""
+    """Read a document and write `output`. Pages that an earlier run has read in the same way are not read again.
+    Returns the number of pages that could not be read. Raises `SeesayError` for a document that cannot be opened, and
+    OSError."""
     output.parent.mkdir(parents=True, exist_ok=True)
     log_path = output.with_name(f"{output.name}.pages")
-    done = {number: page for number, page in _read_partial(log_path).items() if not page.error}
+    done = _begin_log(log_path, reading.describe())
     pages, num_pages = _open_pages(file, reading)
     waiting = [page for page in pages if page.number not in done]
     progress.total = (progress.total or 0) + len(pages)
@@ -113,7 +119,7 @@ def transcribe(
     with log_path.open("a", encoding="utf-8") as log:
         for found in _in_order(futures):
             done[found.number] = found
-            log.write(json.dumps(asdict(found), ensure_ascii=False) + "\n")
+            log.write(f"{_make_line(found)}\n")
             log.flush()
             progress.update()
     texts = [done[page.number] for page in pages]
@@ -201,17 +207,24 @@ def _shrink(picture: Image.Image, longest_px: int) -> Image.Image:
     return picture.resize((width, height), resample=3)  # bicubic
 
 
-def _read_partial(path: Path) -> dict[int, PageText]:
-    """Return the pages that an earlier run has read. A line that was cut off does not count."""
-    found: dict[int, PageText] = {}
+def _begin_log(path: Path, way: str) -> dict[int, PageText]:
+    """Return the pages that an earlier run has read in this way, as the first line of the log says, and write the log
+    anew with these. A line that was cut off does not count."""
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    for line in lines:
+    found: dict[int, PageText] = {}
+    for line in lines[1:] if lines[:1] == [way] else ():
         try:
             page = PageText(**json.loads(line))
         except (ValueError, TypeError):
             continue
-        found[page.number] = page
+        if not page.error:
+            found[page.number] = page
+    _write_whole(path, "".join(f"{line}\n" for line in (way, *map(_make_line, found.values()))))
     return found
+
+
+def _make_line(page: PageText) -> str:
+    return json.dumps(asdict(page), ensure_ascii=False)
 
 
 def _format(file: Path, texts: Sequence[PageText], num_pages: int, form: Format) -> str:
