@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import seesay.demo
-from seesay.config import EngineConfig
+from seesay.config import EngineConfig, MediaLimits, VisionConfig
+from seesay.engine.front.preparer import RequestPreparer
 from seesay.engine.front.text_frontend import TextFrontend
 from seesay.engine.opened_model import open_model
 from seesay.processors.text.tokenizer import Tokenizer
@@ -20,6 +22,15 @@ TOKENIZER = MODEL.tokenizer
 
 def make_texts() -> TextFrontend:
     return TextFrontend(TOKENIZER, choose_template(str(FOLDER), TOKENIZER, folder=FOLDER))
+
+
+def make_preparer(texts: TextFrontend | None = None, **options: Any) -> RequestPreparer:
+    """Return a preparer of requests, which the caller closes, with these options of `RequestPreparer`."""
+    given = {
+        "session_len": 2000, "max_prefill_token_num": 2000, "takes_media": True, "media_limits": MediaLimits(),
+        "vision_config": VisionConfig(thread_num=1), "is_encoded": lambda _: False,
+    }  # fmt: skip
+    return RequestPreparer(MODEL, texts or make_texts(), **{**given, **options})
 
 
 def load_changed(folder: Path, **parts: object) -> Tokenizer:

@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 import pytest
 from asking import make_picture
-from demo_model import MODEL, TOKENIZER
+from demo_model import TOKENIZER, make_preparer
 from recorded_lines import LINE
 from sounds import make_video
 from trial_script import ScriptedTrials
 from waiting import wait_until
 
-from seesay.config import EngineConfig, GenerationConfig, MediaLimits, VisionConfig
+from seesay.config import EngineConfig, GenerationConfig
 from seesay.config.generation import UNLIMITED_TOKENS
 from seesay.engine.front import recording
 from seesay.engine.front.live_answer import LiveAnswer
@@ -65,18 +65,8 @@ def end(*token_ids: int, reason: Any = "length", **options: Any) -> OutputDelta:
 def preparer() -> Iterator[RequestPreparer]:
     """Its template ends turns with <|box_end|>, and its answers may begin with thoughts."""
     template = JinjaTemplate("own", "{{ messages[0].content }}", stop_words=["<|box_end|>"])
-    preparer = RequestPreparer(
-        MODEL,
-        TextFrontend(TOKENIZER, template, reasoning_parser="qwen3"),
-        session_len=2000,
-        max_prefill_token_num=2000,
-        takes_media=True,
-        vision_config=VisionConfig(thread_num=1),
-        media_limits=MediaLimits(),
-        is_encoded=lambda _: False,
-        grammars=ScriptedTrials().as_trials,
-        find_adapter=lambda _: None,
-    )
+    texts = TextFrontend(TOKENIZER, template, reasoning_parser="qwen3")
+    preparer = make_preparer(texts, grammars=ScriptedTrials().as_trials)
     yield preparer
     preparer.close()
 
@@ -405,7 +395,16 @@ def test_a_recording_has_a_largest_size(recorded: Recording, caplog: pytest.LogC
     num_written = 2 - num_more
     assert len(recorded.read()) == num_written
     assert caplog.text.count("there is no room for all requests any more") == 1
-    assert f"{4 - num_written} requests are missing" in caplog.text
+    assert f": {4 - num_written} requests are missing" in caplog.text
+
+
+def test_smaller_requests_still_fit_and_nothing_is_said_again(
+    recorded: Recording, caplog: pytest.LogCaptureFixture
+) -> None:
+    recorder = recorded.open(max_bytes=2 * SIZE)
+    for num_tokens in (5, 40, 5):
+        recorder.add({**FACTS, "answer": [1] * num_tokens}, ())
+    assert len(recorded.read()) == 2 and caplog.text.count("there is no room") == 1
 
 
 def test_a_recording_that_is_whole_says_nothing(recorded: Recording, caplog: pytest.LogCaptureFixture) -> None:
@@ -468,14 +467,14 @@ def test_what_cannot_be_written_is_missing(tmp_path: Path, caplog: pytest.LogCap
     recorder.close()
     recorder.add(FACTS, ())
     assert "a request cannot be recorded: [Errno 2]" in caplog.text
-    assert "2 requests are missing" in caplog.text
+    assert ": 2 requests are missing" in caplog.text
 
 
 def test_what_comes_after_the_end_is_missing(recorded: Recording, caplog: pytest.LogCaptureFixture) -> None:
     recorded.recorder.close()
     recorded.recorder.add(FACTS, ())
     recorded.recorder.close()
-    assert "1 requests are missing" in caplog.text and not recorded.path.exists()
+    assert ": 1 requests are missing" in caplog.text and not recorded.path.exists()
 
 
 # --- files ------------------------------------------------------------------------------------------------------------
