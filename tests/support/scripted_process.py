@@ -23,7 +23,8 @@ QUIET = object()
 class ScriptedChild:
     """A `Child` and its link. script: messages in their order, `QUIET`, and functions, which are called in place of a
     wait that ends without a message. At its end, the process has ended as `ends` says, if that is not None; else it is
-    silent. dones: what is to be called for each message of `sent`."""
+    silent. has_ended: it ends before its messages are read. dones: what is to be called for each message of `sent`.
+    on_wait: is told how long each wait without a message takes."""
 
     def __init__(self, *script: Any, ends: str | None = "status 3", pid: int | None = None) -> None:
         self.pid = pid
@@ -31,8 +32,9 @@ class ScriptedChild:
         self.sent: list[Any] = []
         self.dones: list[Any] = []
         self.waits: list[tuple[float, tuple[int, ...]]] = []
-        self.is_broken = False
+        self.is_broken = self.has_ended = False
         self.num_ended = 0
+        self.on_wait: Callable[[float], object] = lambda timeout_s: None
         self.on_send: Callable[[Any], object] = lambda message: None
         self._ends = ends
         # One object is both, as far as its user can tell.
@@ -41,16 +43,19 @@ class ScriptedChild:
     def wait(self, timeout_s: float, *others: int) -> bool:
         self.waits.append((timeout_s, others))
         if not self.script:
+            self.on_wait(timeout_s)
             return False
         if self.script[0] is QUIET or callable(self.script[0]):
             step = self.script.popleft()
-            if step is not QUIET:
+            if step is QUIET:
+                self.on_wait(timeout_s)
+            else:
                 step()
             return False
         return True
 
     def find_end(self) -> str | None:
-        return None if self.script else self._ends
+        return self._ends if self.has_ended or not self.script else None
 
     def end(self, timeout_s: float = 0.0) -> None:
         self.num_ended += 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 
 from seesay.engine.process import kinds
 from seesay.engine.process.failures import HungError, make_lost_error
@@ -41,6 +42,7 @@ class ProcessKeeper:
         taker: MessageTaker,
         *,
         step_timeout_s: float | None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.is_closing = False
         self._state = state
@@ -49,6 +51,7 @@ class ProcessKeeper:
         self._sender = sender
         self._taker = taker
         self._step_timeout_s = step_timeout_s
+        self._clock = clock
         self._delay_s = _FIRST_DELAY_S  # before the system is asked again for a process
         self.thread = threading.Thread(target=self._run, name="seesay-engine-process", daemon=True)
         self.thread.start()
@@ -106,15 +109,17 @@ class ProcessKeeper:
         """Wait before starting a process again that the system refused, for example because descriptors ran out."""
         self._state.note_no_start(error)
         logger.error("the engine process cannot be started: %s; trying again in %g s", error, self._delay_s)
-        until_s = time.monotonic() + self._delay_s
+        until_s = self._clock() + self._delay_s
         self._delay_s = min(_MAX_DELAY_S, 2 * self._delay_s)
-        while not self.is_closing and (left_s := until_s - time.monotonic()) > 0:
+        while not self.is_closing and (left_s := until_s - self._clock()) > 0:
             self._sender.requests.hand_out()
             self._waker.wait(left_s)
 
     def _hear(self, child: Child) -> Exception:
         """Take the messages of a process until it has ended, hangs, or is to end. Returns why."""
-        watch = SilenceWatch(self._state, is_owner=self._origin.is_owner, step_timeout_s=self._step_timeout_s)
+        watch = SilenceWatch(
+            self._state, is_owner=self._origin.is_owner, step_timeout_s=self._step_timeout_s, clock=self._clock
+        )
         while True:
             self._sender.requests.hand_out()
             if self.is_closing:
@@ -142,8 +147,8 @@ class ProcessKeeper:
 
     def _hear_out(self, child: Child) -> Exception:
         """Take what a process has said to which nothing can be sent any more. Returns why it ended, or must end."""
-        until_s = time.monotonic() + _LAST_WORDS_S
-        while child.link.wait(_LAST_WORDS_S) and (child.find_end() or time.monotonic() < until_s):
+        until_s = self._clock() + _LAST_WORDS_S
+        while child.link.wait(_LAST_WORDS_S) and (child.find_end() or self._clock() < until_s):
             error = self._taker.take(child, child.link.receive())
             if error is not None:
                 return error
@@ -155,8 +160,8 @@ class ProcessKeeper:
         """Ask a process to end, and hear it out for a moment. One that is still loading is killed."""
         if self._state.child is child:
             self._sender.tell(kinds.Stop())
-            deadline_s = time.monotonic() + CLOSE_S
-            while time.monotonic() < deadline_s:
+            deadline_s = self._clock() + CLOSE_S
+            while self._clock() < deadline_s:
                 if child.wait(POLL_S) or (child.find_end() and child.link.wait(_LAST_WORDS_S)):
                     self._taker.take(child, child.link.receive())
                 elif child.find_end():
