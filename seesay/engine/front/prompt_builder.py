@@ -184,7 +184,7 @@ class PromptBuilder:
         elif is_conversation(request):
             rendered = self._render_conversation(request, max_tokens, split)
         else:
-            check_prompt_length(len(request.prompt), max_tokens, wants_answer=wants_answer(request))
+            self._lengths.check_ids(len(request.prompt), max_tokens, wants_answer=wants_answer(request))
             ranges = find_ranges(request.media, len(request.prompt))
             return TokenizedPrompt(token_ids=_check_token_ids(request.prompt, self._vocab_size), ranges=ranges)
         if (num_items := len(rendered.media)) > max_tokens:  # each has a token at least: open none of them

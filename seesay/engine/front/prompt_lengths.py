@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from seesay.engine.front.request_facts import wants_answer
 from seesay.errors import ErrorCode, RequestError
-from seesay.llm.scheduling.scheduler_config import check_run_length
+from seesay.llm.scheduling.scheduler_config import check_prompt_length, check_run_length
 from seesay.processors.text.long_text import has_more_tokens
 
 if TYPE_CHECKING:
@@ -63,6 +63,13 @@ class PromptLengths:
         ):
             if count > most:
                 self.fail(f"{count} {what}; at most {most} are taken")
+
+    def check_ids(self, num_tokens: int, max_tokens: int, *, wants_answer: bool) -> None:
+        """Refuse more token ids than `max_tokens`, before each of them is looked at."""
+        if max_tokens == self.session_len:
+            check_prompt_length(num_tokens, max_tokens, wants_answer=wants_answer)
+        elif num_tokens > max_tokens:
+            self.fail(f"{num_tokens} token ids; at most {max_tokens} are taken")
 
     def check_text(self, text: str, max_tokens: int, tokenizer: Tokenizer) -> None:
         """Refuse a text that is certain to have more than `max_tokens` tokens, before all of it is tokenized."""

@@ -303,10 +303,13 @@ def test_a_size_that_is_not_known_counts_nothing(make_builder: Build, request: p
 
 def test_many_token_ids_are_not_looked_at(make_builder: Build) -> None:
     builder = make_builder(10)
-    for call, most in ((builder.build, 9), (builder.count_tokens, 39)):
-        request = replace(ASKED, prompt=(1,) * most)
+    for call, most, changes in (
+        (builder.build, 9, {}), (builder.build, 10, {"wants_answer": False}), (builder.count_tokens, 40, {}),
+        (builder.build, 40, {"truncate_prompt_tokens": 5}),
+    ):  # fmt: skip
+        request = replace(ASKED, prompt=(1,) * most, **changes)
         assert not is_too_long(call, request)
-        assert is_too_long(call, replace(request, prompt=(*request.prompt, -1)))
+        assert is_too_long(call, replace(request, prompt=(1,) * most + (-1,)))
 
 
 @pytest.mark.usefixtures("sees_whole_prompts")

@@ -52,5 +52,18 @@ def test_characters_and_parts_of_a_conversation(max_tokens: int) -> None:
         assert (caught.value.code, caught.value.param) == (ErrorCode.CONTEXT_TOO_LONG, "messages")
 
 
+def test_token_ids_of_a_prompt_that_is_counted_or_cut() -> None:
+    LENGTHS.check_ids(99, 100, wants_answer=True)
+    LENGTHS.check_ids(100, 100, wants_answer=False)
+    LENGTHS.check_ids(400, 400, wants_answer=True)
+    for num_tokens, max_tokens, words in (
+        (100, 100, "the prompt has 100 tokens, but prompt and answer together may have 100 (session_len)"),
+        (401, 400, "401 token ids; at most 400 are taken; prompt and answer together may have 100 (session_len)"),
+    ):
+        with pytest.raises(RequestError) as caught:
+            LENGTHS.check_ids(num_tokens, max_tokens, wants_answer=True)
+        assert words in str(caught.value) and caught.value.code is ErrorCode.CONTEXT_TOO_LONG
+
+
 def test_what_is_only_counted_may_be_longer() -> None:
     assert LENGTHS.counted == 400
