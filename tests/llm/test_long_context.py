@@ -5,10 +5,8 @@ from __future__ import annotations
 
 import copy
 import json
-import logging
 import math
 import random
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +25,6 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from seesay.checkpoint import Checkpoint
 from seesay.checkpoint.model_config import ModelConfig
 from seesay.config import EngineConfig, GenerationConfig, TurbomindEngineConfig
-from seesay.engine.core.loading.length_warning import warn_beyond_training
 from seesay.engine.front.engine import AsyncEngine
 from seesay.errors import CheckpointError, ConfigError
 from seesay.llm.models.configs.reading import read_decoder_config
@@ -36,7 +33,6 @@ from seesay.llm.models.mixers.rotary import Rotary
 from seesay.llm.models.spec import RotarySpec
 from seesay.llm.plans.sampling_params import SamplingParams
 from seesay.values import GenerationRequest
-from seesay.vl.family import Backbone
 
 TRAINED, LENGTH = 64, 90
 ALL_LOGITS = SamplingParams(output_logits="all", max_new_tokens=1)
@@ -320,36 +316,6 @@ def test_the_prompt_decides_how_an_answer_is_stretched(
             assert ask(engine, *prompts, num_new=30) == [own.behind(0, 30) for own in alone]
         if num_blocks is not None:
             assert engine.stats().total_preemptions > 0
-
-
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({"session_len": 300}, r"session_len=300 is more than the 256 positions .*rope_scaling_factor=2\.0"),
-        ({"session_len": 1024}, r"rope_scaling_factor=4\.0"),
-        ({"session_len": 256}, None),
-        ({}, None),
-        ({"session_len": 1024, "rope_scaling_factor": 4.0}, None),
-        ({"session_len": 1024, "hf_overrides": {"rope_parameters": backbones.DYNAMIC}}, None),
-        ({"session_len": 256, "hf_overrides": {"rope_parameters": backbones.YARN}}, None),
-        (
-            {"session_len": 513, "hf_overrides": {"rope_parameters": backbones.YARN | {"factor": 8.0}}},
-            r"more than the 256 positions .*\(512 with the rotary scaling of its config\.json\)",
-        ),
-    ],
-)
-def test_a_warning_names_the_setting(
-    saved: Any, caplog: pytest.LogCaptureFixture, options: dict[str, Any], expected: str | None
-) -> None:
-    config = EngineConfig(device_type="cpu", **options)
-    overrides = {"max_position_embeddings": 256, **(config.hf_overrides or {})}
-    checkpoint = Checkpoint.load(saved("llama-linear-rope").path, overrides)
-    backbone = Backbone(text_config=checkpoint.text_config, decoder_name=str, tie_word_embeddings=False)
-    with caplog.at_level(logging.WARNING, logger="seesay"):
-        warn_beyond_training(config, backbone)
-    messages = [record.getMessage() for record in caplog.records if record.name == "seesay"]
-    assert len(messages) == (expected is not None)
-    assert expected is None or re.search(expected, messages[0])
 
 
 def test_options_are_checked_and_translated() -> None:
