@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+import seesay.demo
 from seesay.config import GenerationConfig
 from seesay.config.generation import UNLIMITED_TOKENS
 from seesay.engine.front.prompt_lengths import PromptLengths
 from seesay.errors import ErrorCode, RequestError
+from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import GenerationRequest
 
 LENGTHS = PromptLengths(session_len=100, max_run=30)
@@ -22,6 +25,7 @@ def make_request(truncate: int, max_new_tokens: int = 10) -> GenerationRequest:
 
 def test_a_prompt_that_is_cut_leaves_room_for_its_answer() -> None:
     assert LENGTHS.find_room(make_request(7)) == 7
+    assert LENGTHS.find_room(make_request(1)) == 1
     assert LENGTHS.find_room(make_request(-1)) == 90
     assert LENGTHS.find_room(make_request(-1, 99)) == 1
     assert LENGTHS.find_room(make_request(-1, 100)) == 99, "an answer that has no room anyway"
@@ -50,6 +54,14 @@ def test_characters_and_parts_of_a_conversation(max_tokens: int) -> None:
             LENGTHS.check_size(texts, max_tokens)
         assert words in str(caught.value) and "100 (session_len)" in str(caught.value)
         assert (caught.value.code, caught.value.param) == (ErrorCode.CONTEXT_TOO_LONG, "messages")
+
+
+def test_a_text_with_many_more_tokens_than_are_taken() -> None:
+    tokenizer = Tokenizer.load(Path(seesay.demo.__file__).with_name("checkpoint"))
+    LENGTHS.check_text(" a" * 100, 50, tokenizer)
+    with pytest.raises(RequestError) as caught:
+        LENGTHS.check_text(" a" * 5000, 50, tokenizer)
+    assert "10000 characters, which are more than 50 tokens" in str(caught.value)
 
 
 def test_token_ids_of_a_prompt_that_is_counted_or_cut() -> None:
