@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -217,10 +218,12 @@ def test_options_that_are_not_json_make_a_request_unrepeatable() -> None:
 
 def test_numbers_of_numpy_and_media_are_json() -> None:
     item = MediaRecord(position=1, modality="video", sha256="a", num_tokens=9, options={"fps": np.float64(1.5)})
-    record = RequestRecord(**{**LINE, "answer": [np.int64(4)], "media": [item], "priority": np.int64(0)})
+    options = {"logit_bias": MappingProxyType({3: 1.5})}
+    changes: dict[str, Any] = {"answer": [np.int64(4)], "media": [item], "priority": np.int64(0), "options": options}
+    record = RequestRecord(**{**LINE, **changes})
     data = write_line(record)
     assert data.endswith(b"\n") and b" " not in data and json.loads(data) == {
-        **LINE, "answer": [4], "streams": True,
+        **LINE, "answer": [4], "streams": True, "options": {"logit_bias": {"3": 1.5}},
         "media": [{"position": 1, "modality": "video", "sha256": "a", "num_tokens": 9, "options": {"fps": 1.5}}],
     }  # fmt: skip
 
@@ -303,11 +306,12 @@ def make_png(folder: Path) -> Path:
 
 
 def make_media(folder: Path) -> list[MediaPart]:
-    """A picture without a file, one in a file, a video as bytes."""
+    """A picture without a file, one in a file, a video in a file."""
+    (folder / "video.mp4").write_bytes(make_video(None))
     return [
         MediaPart(modality=Modality.IMAGE, source=make_picture(56, 56, 1), options=SMALL),
         MediaPart(modality=Modality.IMAGE, source=str(make_png(folder)), options=SMALL),
-        MediaPart(modality=Modality.VIDEO, source=make_video(None), options={"num_frames": 2, **SMALL}),
+        MediaPart(modality=Modality.VIDEO, source=str(folder / "video.mp4"), options={"num_frames": 2, **SMALL}),
     ]
 
 
@@ -331,7 +335,7 @@ def test_media_are_named_by_their_files(recorded: Recording, tmp_path: Path, wit
     assert [each["num_tokens"] for each in first["media"]] == [6, 8, 3] and first["num_prompt_tokens"] == 21
     assert [each["modality"] for each in first["media"]] == ["image", "image", "video"]
     assert (file["sha256"], file["options"]) == (hashlib.sha256(make_png(tmp_path).read_bytes()).hexdigest(), SMALL)
-    assert video["sha256"] == hashlib.sha256(parts[2].source).hexdigest()
+    assert video["sha256"] == hashlib.sha256((tmp_path / "video.mp4").read_bytes()).hexdigest()
     assert video["options"] == {"num_frames": 2, **SMALL}
     folder = media_folder(recorded.path)
     assert folder.name == "requests.jsonl.media" and folder.exists() == with_media
