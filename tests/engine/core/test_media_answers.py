@@ -95,6 +95,31 @@ def test_the_oldest_answers_go_first() -> None:
     assert answers.find(make_sequence(b"a")).tolist() == [5, 6, 7, *range(147)], "a long one alone, cut off"
 
 
+def test_the_latest_answer_is_kept_where_it_counts_for_more_than_there_is() -> None:
+    """A short one counts as many tokens as a longer one."""
+    answers = MediaAnswers(most_of_media=63)
+    for token_ids in ([1, 2, 3, 4], [5, 6, 7, 8]):
+        answer(answers, make_sequence(b"a"), token_ids)
+        assert answers.find(make_sequence(b"a")).tolist() == [5, 6, 7, *token_ids] and answers.num_tokens == 64
+
+
+@pytest.mark.parametrize(("most_of_media", "is_kept"), [(127, False), (128, True)])
+def test_answers_of_the_same_media_are_kept_up_to_a_limit(most_of_media: int, is_kept: bool) -> None:
+    answers = MediaAnswers(most_of_media=most_of_media)
+    for token_ids in ([1, 2, 3, 4], [5, 6, 7, 8]):
+        answer(answers, make_sequence(b"a"), token_ids)
+    assert answers.find(make_sequence(b"a")).tolist() == [*[5, 6, 7, 1, 2, 3, 4][: 7 * is_kept], 5, 6, 7, 5, 6, 7, 8]
+
+
+@pytest.mark.parametrize(("most_tokens", "is_kept"), [(127, False), (128, True)])
+def test_answers_of_all_media_are_kept_up_to_a_limit(most_tokens: int, is_kept: bool) -> None:
+    answers = MediaAnswers(most_tokens=most_tokens)
+    for name in (b"a", b"b"):
+        answer(answers, make_sequence(name), [1, 2, 3, 4])
+    assert bool(len(answers.find(make_sequence(b"a")))) == is_kept and len(answers.find(make_sequence(b"b")))
+    assert answers.num_tokens == 64 * (1 + is_kept)
+
+
 def test_media_that_were_asked_about_longest_ago_are_forgotten() -> None:
     answers = MediaAnswers(most_tokens=200)
     for name in (b"a", b"b", b"c"):  # a short one counts as 64
