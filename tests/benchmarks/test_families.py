@@ -100,7 +100,7 @@ def small_models(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, list[dict[str, Any]], dict[str, Any]]:
     """The status, the figures, and the summary."""
-    status = families.main(["--device", "cpu", *arguments])
+    status = families.main(["--device", "cpu", "--limit-s", "3600", *arguments])
     *records, summary = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     return status, records, summary
 

@@ -41,7 +41,7 @@ def test_all_figures_are_printed() -> None:
         assert abs(record["out_tok_per_s"] * record["seconds"] / (record["requests"] * num_tokens) - 1) < 0.1
     assert records[-1]["what"] == "mixed" and {"text", "image"} <= records[-1].keys()
     for record in records:
-        assert record["failed"] == 0 and record["req_per_s"] > 0 and record["client_cores"] > 0, record
+        assert record["failed"] == 0 and record["req_per_s"] > 0 and record["client_cores"] >= 0, record
 
 
 def test_requests_of_mixed_arrive_in_order_and_within_its_time() -> None:
