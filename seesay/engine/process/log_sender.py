@@ -15,7 +15,6 @@ class _LogSender(logging.Handler):
     def __init__(self, link: Link[Any, Any]) -> None:
         super().__init__()
         self._link = link
-        self.setFormatter(logging.Formatter("%(message)s"))
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
