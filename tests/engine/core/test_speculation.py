@@ -269,9 +269,19 @@ def test_a_step_proposes_by_itself_where_all_of_its_rows_are_plain() -> None:
     two.append(7)
     assert speculation.propose(2) == {1: (9,), 2: (9,)} and list(rounds.texts) == [1], "the other text is behind"
     speculation.clear()
-    assert rounds.noted == [3, 1, 2] and speculation.propose(2) == {} and not speculation._texts
+    assert rounds.noted == [3, 1, 2] and speculation.propose(2) == {}
+    assert not (speculation._texts or speculation._free or speculation._live), "nothing is left of those that ended"
     speculation.forget()
     assert rounds.noted[3:] == ["forget"]
+
+
+def test_without_rounds_texts_propose_for_rows_that_run_too() -> None:
+    speculation = make_speculation()
+    seq = begin(speculation, 1, REPEATED, 3)
+    seq.status = SequenceStatus.RUNNING
+    assert speculation.propose(1)[1][0] == 4
+    speculation.drop(1)
+    speculation.forget()
 
 
 def make_model_speculation(draft: Any, most_tokens: int = 64) -> ModelSpeculation:

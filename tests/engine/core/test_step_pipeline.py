@@ -97,6 +97,33 @@ def test_rows_that_cannot_be_computed_end_their_sequences_and_are_not_committed(
     assert [plan.rows for plan in committed] == [make_plan(1).rows]
 
 
+def test_each_row_that_cannot_be_computed_ends_its_sequence() -> None:
+    runner, ended = Runner(), list[tuple[int, str]]()
+    runner.refused = frozenset({1, 2, 4})
+    flight = make_flight(runner, fail=lambda seq_id, error: ended.append((seq_id, str(error))))
+    assert flight.launch(make_plan(1, 2, 3, 4), EmbeddingStore(0))
+    assert ended == [(1, "refused"), (2, "refused"), (4, "refused")]
+
+
+@pytest.mark.parametrize("in_flight", [False, True])
+def test_a_step_that_cannot_be_launched_is_lost_alone(in_flight: bool) -> None:
+    """The one before it is committed, and hands out its tokens."""
+    runner, done = Runner(), list[Any]()
+    flight = make_flight(runner, commit=lambda plan, _: plan.rows[0].seq_id, hand_out=done.append)
+    if in_flight:
+        flight.launch(make_plan(1), EmbeddingStore(0))
+    failing = ZeroDivisionError("odd")
+
+    def fail(plan: StepPlan, embeddings: object) -> Any:
+        raise failing
+
+    runner.step = fail  # type: ignore[method-assign]
+    with pytest.raises(StepFailedError, match="a step of 2 rows failed: odd") as failed:
+        flight.launch(make_plan(2, 3), EmbeddingStore(0))
+    assert failed.value.lost == (make_plan(2, 3),) == (failed.value.plan,) and failed.value.error is failing
+    assert done == [1] * in_flight and flight.is_empty
+
+
 def test_a_late_step_is_sampled_when_the_next_one_is_launched() -> None:
     """Until then its hidden states are another stage's to compute."""
     runner, committed = LateRunner(), list[StepPlan]()
