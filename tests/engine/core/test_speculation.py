@@ -103,14 +103,14 @@ class Tries:
             self._seq.append(1)
         self._speculation.follow(0, [1] * count)
 
-    def step(self, num_accepted: int) -> int:
+    def step(self, num_accepted: int, num_drafted: int = 3) -> int:
         """Accept some of the next proposed tokens; returns how many tokens came without any before."""
         alone = 0
         while not self._speculation.is_wanted(1):
             self._grow(1)
             alone += 1
         assert self._speculation.propose(1)
-        self._seq.num_drafted += 3
+        self._seq.num_drafted += num_drafted
         self._seq.num_accepted += num_accepted
         self._grow(1 + num_accepted)
         return alone
@@ -127,6 +127,22 @@ def test_a_model_that_becomes_right_is_asked_at_once_after_the_next_pause() -> N
     tries = Tries()
     alone = [tries.step(0) for _ in range(17)] + [tries.step(2) for _ in range(30)] + [tries.step(0) for _ in range(60)]
     assert [count for count in alone if count][:3] == [63, 127, 63]
+
+
+def test_a_model_that_becomes_wrong_is_asked_for_some_steps_more() -> None:
+    """The average is of about the last sixteen: 2 · (15/16)^25 is less than 0.4."""
+    tries = Tries()
+    assert not any(tries.step(2) for _ in range(100))
+    assert [bool(tries.step(0)) for _ in range(26)] == [False] * 25 + [True]
+
+
+@pytest.mark.parametrize(
+    ("num_drafted", "accepted", "rests"), [(9, [1], True), (9, [2], False), (1, [1, 0, 0, 0], True), (1, [1, 0], False)]
+)
+def test_what_is_accepted_is_counted_by_rounds(num_drafted: int, accepted: list[int], rests: bool) -> None:
+    """A step of three rounds counts as three, one with fewer tokens as one."""
+    tries = Tries()
+    assert any(tries.step(accepted[i % len(accepted)], num_drafted) for i in range(9)) is rests
 
 
 def test_a_model_that_is_right_seven_times_of_ten_is_always_asked() -> None:

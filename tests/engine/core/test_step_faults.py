@@ -70,6 +70,25 @@ def test_a_row_is_tried_again_where_copies_may_have_failed(moves: dict[str, Any]
     assert parts.ended == [1]
 
 
+def test_a_group_that_is_not_where_it_failed_before_has_not_passed() -> None:
+    """Its rows come in chunks again; a step without rows says nothing against it."""
+    parts = Parts()
+    behind: set[int] = {1}
+    parts.faults._scheduler = SimpleNamespace(  # type: ignore[assignment]
+        is_behind=lambda seq_ids: bool(behind & set(seq_ids))
+    )
+    for plan, group, has_passed in (
+        (make_plan(1), {1}, False),
+        (StepPlan(), {1}, True),
+        (make_plan(2), {2}, True),
+        (make_plan(1), None, True),
+    ):
+        parts.suspects.split([1])
+        parts.faults.pass_group(plan, group)
+        assert (parts.suspects.group is None) == has_passed
+        parts.suspects.clear()
+
+
 def test_one_failure_after_another_ends_the_engine() -> None:
     """Each commit, and each request that ends for it, begins the count anew."""
     parts = Parts()
@@ -78,6 +97,7 @@ def test_one_failure_after_another_ends_the_engine() -> None:
         for _ in range(NEVER):
             parts.fail(make_plan())
             num_failed += 1
+    assert num_failed == 64, "halves of the largest step are found long before"
     parts = Parts()
     for number in range(3 * num_failed):
         if number % num_failed == num_failed - 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -73,7 +74,7 @@ def make_flight(runner: Any, **calls: Any) -> StepPipeline[Any]:
         processors={},
         masks=calls.pop("masks", None) or StepMasks({}, vocab_size=1),
         hand_out=calls.pop("hand_out", None) or (lambda _: None),
-        announce_forced_tokens=lambda _seq_id, _num_tokens: None,
+        announce_forced_tokens=calls.pop("announce", None) or (lambda _seq_id, _num_tokens: None),
         **calls,
     )
 
@@ -258,6 +259,66 @@ def test_a_step_that_cannot_be_sampled_takes_the_next_plan_with_it() -> None:
         flight.launch(make_plan(2), EmbeddingStore(0))
     assert [plan.rows[0].seq_id for plan in failed.value.lost] == [1, 2] and flight.is_empty
     assert failed.value.__cause__ is failing and watched.done[-1] == ("masks", 1), "the next one is not launched"
+
+
+def fail_with(error: Exception) -> Any:
+    def fail(*_: object, **__: object) -> Any:
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize("when", ["prepare", "launch", "collect"])
+def test_masks_that_cannot_be_finished_lose_their_step(when: str) -> None:
+    watched, failing = Watched(), ZeroDivisionError("odd")
+    watched.may_jump = True
+    flight = make_flight(watched, masks=watched)
+    flight.launch(make_plan(1), EmbeddingStore(0))
+    watched.finish = fail_with(failing)  # type: ignore[method-assign]
+    steps: dict[str, Callable[[], object]] = {
+        "prepare": flight.prepare,
+        "launch": lambda: flight.launch(make_plan(2), EmbeddingStore(0)),
+        "collect": lambda: flight.collect(make_plan(3)),
+    }
+    with pytest.raises(StepFailedError) as failed:
+        steps[when]()
+    behind = {"prepare": [], "launch": [2], "collect": [3]}[when]
+    assert [plan.rows[0].seq_id for plan in failed.value.lost] == [1, *behind]
+    assert failed.value.error is failing and flight.is_empty
+
+
+@pytest.mark.parametrize("part", ["collect", "begin"])
+def test_a_late_step_that_fails_takes_those_behind_it_along(part: str) -> None:
+    """It is sampled, and its masks are begun, with the next one or when it is collected."""
+    watched, failing = Watched(), ZeroDivisionError("odd")
+    watched.samples_late = True
+    for go_on in ("launch", "collect"):
+        flight = make_flight(watched, masks=watched)
+        flight.launch(make_plan(1), EmbeddingStore(0))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(watched, part, fail_with(failing))
+            with pytest.raises(StepFailedError) as failed:
+                if go_on == "launch":
+                    flight.launch(make_plan(2), EmbeddingStore(0))
+                else:
+                    flight.collect(make_plan(2))
+        assert [plan.rows[0].seq_id for plan in failed.value.lost] == [1, 2]
+        assert failed.value.error is failing and flight.is_empty
+
+
+def test_tokens_that_masks_force_are_announced() -> None:
+    watched, announced = Watched(), list[tuple[int, int]]()
+    watched.may_jump = True
+    masks = SimpleNamespace(jumps={1: (5, 6), 3: (7,)})
+    watched.finish = lambda begun, *, can_jump: (masks, {})  # type: ignore[method-assign]
+    flight = make_flight(watched, masks=watched, announce=lambda *told: announced.append(told))
+    flight.launch(make_plan(1, 2, 3), EmbeddingStore(0))
+    for _ in range(2):
+        flight.prepare()
+    assert announced == [(1, 2), (3, 1)]
+    flight.forget()
+    flight.prepare()
+    assert flight.is_empty and announced == [(1, 2), (3, 1)]
 
 
 def test_a_step_beside_a_call_of_the_tower_has_no_duration() -> None:
