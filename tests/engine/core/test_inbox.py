@@ -18,6 +18,22 @@ def make_inbox(*numbers: int) -> tuple[Inbox, list[int]]:
     return inbox, noted
 
 
+def test_the_loop_waits_for_the_first_call_alone() -> None:
+    noted = list[str]()
+
+    class Calls:
+        def get(self) -> Callable[[], None]:
+            return lambda: noted.append("waited")
+
+        def get_nowait(self) -> Callable[[], None]:
+            raise queue.Empty
+
+    inbox, calls = Inbox(), Calls()
+    inbox._calls = calls  # type: ignore[assignment]
+    assert inbox.drain(wait=False) is False and not noted
+    assert inbox.drain(wait=True) is False and noted == ["waited"]
+
+
 def test_calls_are_made_in_the_order_in_which_they_came() -> None:
     inbox, noted = make_inbox(1, 2, 3)
     assert not noted, "they wait for the loop"
@@ -39,22 +55,6 @@ def test_a_call_that_leaves_another_has_it_made_at_once() -> None:
     inbox, noted = make_inbox()
     inbox.put(lambda: inbox.put(lambda: noted.append(1)))
     assert inbox.drain(wait=False) is False and noted == [1]
-
-
-def test_the_loop_waits_for_the_first_call_alone() -> None:
-    noted = list[str]()
-
-    class Calls:
-        def get(self) -> Callable[[], None]:
-            return lambda: noted.append("waited")
-
-        def get_nowait(self) -> Callable[[], None]:
-            raise queue.Empty
-
-    inbox, calls = Inbox(), Calls()
-    inbox._calls = calls  # type: ignore[assignment]
-    assert inbox.drain(wait=False) is False and not noted
-    assert inbox.drain(wait=True) is False and noted == ["waited"]
 
 
 def test_a_call_that_fails_leaves_the_others() -> None:

@@ -184,6 +184,9 @@ def test_as_many_tokens_are_proposed_as_a_step_takes() -> None:
         grow(speculation, seq, [4, 5, 6, 7, 8, 9, 10])
     assert {seq_id: len(proposed) for seq_id, proposed in speculation.propose(3).items()} == {1: 3, 2: 3, 3: 3}
     assert not speculation.propose(7)
+    speculation = make_speculation(most=15, most_tokens=4)
+    grow(speculation, begin(speculation, 1, REPEATED * 3, 3), [4, 5, 6, 7, 8, 9, 10])
+    assert len(speculation.propose(1)[1]) == 3 and len(speculation.propose(2)[1]) == 1
 
 
 def test_texts_are_not_followed_while_there_are_too_many_rows() -> None:
@@ -354,6 +357,12 @@ def test_a_layer_proposes_in_rounds_where_all_rows_want_the_likeliest_tokens() -
     assert speculation.propose(1) == {1: (9,)} and speculation.propose(2) == {1: (1, 2, 3)}
     begin_all(speculation, make_sequence(2, REPEATED, greedy=False))
     assert speculation.propose(2) == dict.fromkeys((1, 2), (1, 2, 3)), "one is drawn"
+    speculation.drop(2)
+    assert speculation.propose(1) == {1: (9,)}
+    ruled = make_sequence(3, REPEATED, **greedy)
+    speculation.begin(ruled, is_ruled=True)
+    ruled.append(1)
+    assert speculation.propose(2) == dict.fromkeys((1, 3), (1, 2, 3)), "a grammar forbids some"
 
 
 def test_a_model_that_failed_is_not_asked_again(caplog: pytest.LogCaptureFixture) -> None:
