@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ from watched_rounds import take_rounds, watch_resumed, watch_rounds
 
 from seesay import EngineConfig, GenerationConfig, Pipeline, Response, pipeline
 from seesay.engine.core.loading import start_speculation
+from seesay.engine.core.speculation.text_rounds import TextRounds
+from seesay.llm.plans.step_plan import UNPROPOSED
 from seesay.llm.running.proposals.ngram_rounds import NgramProposer
 from seesay.llm.scheduling import text_follower
 
@@ -43,6 +46,86 @@ SETUPS: dict[str, dict[str, Any]] = {
     "tight": {"async_scheduling": True, "num_gpu_blocks": 16, "block_size": 16, "max_prefill_token_num": 16},
 }
 NGRAM = {"method": "ngram"}
+
+
+class Rounds:
+    """Has room for `room`: rounds, and tokens that are proposed in each of them."""
+
+    room = (3, 2)
+    is_forgotten = False
+
+    def find_room(self, num_rows: int) -> tuple[int, int]:
+        return self.room
+
+    def forget(self) -> None:
+        self.is_forgotten = True
+
+
+class Proposer:
+    """Takes texts that are not called 'long'."""
+
+    def __init__(self) -> None:
+        self.expected: Any = None
+        self.dropped: list[int] = []
+
+    def takes(self, text: Any) -> bool:
+        return bool(text != "long")
+
+    def expect(self, rows: Any, least_rates: Any) -> None:
+        self.expected = {seq_id: tuple(row) for seq_id, row in rows.items()}, least_rates
+
+    def drop(self, seq_id: int) -> None:
+        self.dropped.append(seq_id)
+
+
+@pytest.fixture
+def parts() -> tuple[Any, Any, TextRounds]:
+    rounds: Any = Rounds()
+    proposer: Any = Proposer()
+    return rounds, proposer, TextRounds(rounds, proposer)
+
+
+def make_rows(**num_left: int) -> list[Any]:
+    """Sequences, of which so many tokens are left."""
+    return [
+        SimpleNamespace(seq_id=seq_id, num_generated=7, params=SimpleNamespace(max_new_tokens=7 + number))
+        for seq_id, number in num_left.items()
+    ]
+
+
+def test_rows_with_a_text_have_proposals_in_all_rounds_and_others_one_token(
+    parts: tuple[Any, Any, TextRounds],
+) -> None:
+    _, proposer, texts = parts
+    given: Any = {"a": "text", "b": "long"}
+    assert texts.propose(make_rows(a=9, b=9, c=9), given) == {  # type: ignore[comparison-overlap]
+        "a": (UNPROPOSED,) * 8, "b": (UNPROPOSED,) * 2, "c": (UNPROPOSED,) * 2,
+    }  # fmt: skip
+    expected = {"a": (2, "text"), "b": (0, "long"), "c": (0, None)}
+    assert proposer.expected == (expected, text_follower.find_least_rates(2))
+
+
+@pytest.mark.parametrize("why", ["no room", "no text", "a long text", "the end"])
+def test_steps_have_no_rounds_that_bring_nothing(why: str, parts: tuple[Any, Any, TextRounds]) -> None:
+    rounds, proposer, texts = parts
+    given: Any = {"a": "long" if why == "a long text" else "text"}
+    if why == "no room":
+        rounds.room = (0, 2)
+    rows = make_rows(a=1, b=1) if why == "the end" else make_rows(a=2, b=1)
+    assert texts.propose(rows, {} if why == "no text" else given) == {} and proposer.expected is None
+    rounds.room = (3, 2)
+    assert texts.propose(make_rows(a=1, b=2), {"a": "text"}), "one goes on"  # type: ignore[dict-item]
+
+
+def test_what_ended_and_what_was_launched_ahead_is_forgotten(parts: tuple[Any, Any, TextRounds]) -> None:
+    rounds, proposer, texts = parts
+    texts.drop(4)
+    assert proposer.dropped == [4] and not rounds.is_forgotten
+    texts.forget()
+    assert rounds.is_forgotten and proposer.dropped == [4]
+
+
+# --- engines ----------------------------------------------------------------------------------------------------------
 
 
 def load(path: Path | None = None, *, device_type: str = "cpu", **options: Any) -> Pipeline:
