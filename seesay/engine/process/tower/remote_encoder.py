@@ -6,7 +6,7 @@ import contextlib
 import logging
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -88,9 +88,11 @@ def _end(thread: ThreadPoolExecutor, process: TowerProcess) -> None:
 class TowerProcess:
     """The process, and what starts it again. All methods are called in one thread."""
 
-    def __init__(self, start: tower_messages.Start, *, limit_s: float) -> None:
+    def __init__(
+        self, start: tower_messages.Start, *, limit_s: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         """limit_s: after so long, a call is treated as hung."""
-        self._start, self._limit_s = start, limit_s
+        self._start, self._limit_s, self._clock = start, limit_s, clock
         self._child: ChildProcess[tower_messages.ToTower, tower_messages.FromTower] | None = None
 
     def start(self) -> None:
@@ -133,10 +135,10 @@ class TowerProcess:
         """Return the next message of a kind, having dealt with those before it."""
         child = self._child
         assert child is not None
-        until_s = time.monotonic() + timeout_s
-        stopped = Silence(STOPPED_LIMIT_S)
+        until_s = self._clock() + timeout_s
+        stopped = Silence(STOPPED_LIMIT_S, self._clock)
         stopped.hear()
-        while time.monotonic() < until_s:
+        while self._clock() < until_s:
             end = child.find_end()
             while child.wait(0.0 if end else _POLL_S):
                 message = child.link.receive()
