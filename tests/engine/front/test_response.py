@@ -49,8 +49,11 @@ def test_an_error_is_the_text_of_the_answer() -> None:
 def test_how_it_is_shown() -> None:
     answer = Response(text="a", generate_token_len=1, input_token_len=2, finish_reason=None, index=4)
     assert repr(answer) == "Response(index=4, text='a', input_token_len=2, generate_token_len=1)"
+    assert (answer.index, answer.choice_index, answer.session_id) == (4, 0, -1)
     answer.finish_reason = "stop"
-    answer.other_choices = [Response(text="b", generate_token_len=1, input_token_len=2, finish_reason="stop")]
+    other = Response(text="b", generate_token_len=1, input_token_len=2, finish_reason="stop")
+    assert other.index == 0
+    answer.other_choices = [other]
     assert repr(answer).endswith("generate_token_len=1, finish_reason='stop', choices=2)")
     assert answer.choices == [answer, *answer.other_choices]
 
