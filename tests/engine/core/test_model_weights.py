@@ -31,7 +31,8 @@ WEIGHTS = WeightMap(decoder={"model.": "", "lm_head.": "lm_head."}, tower={"visu
 
 
 class Layers:
-    """Weights of a part whose tensors begin with `prefix`, one of which is called 'w'. Notes what is done."""
+    """Weights of a part whose tensors begin with `prefix`, or 'model.both.': 'w', and 'v' as long as the prefix. Notes
+    what is done."""
 
     def __init__(self, prefix: str, noted: list[str], device: torch.device = CPU) -> None:
         self.prefix, self.device, self.noted = prefix, device, noted
@@ -39,13 +40,15 @@ class Layers:
         self.own: list[Any] = [SimpleNamespace(is_cpu=device is CPU, data_ptr=lambda: len(prefix), of=prefix)]
 
     def name_of(self, name: str) -> str | None:
-        return name.removeprefix(self.prefix) if name.startswith(self.prefix) else None
+        prefixes = (prefix for prefix in ("model.both.", self.prefix) if name.startswith(prefix))
+        return next((name.removeprefix(prefix) for prefix in prefixes), None)
 
     def is_unread(self, name: str) -> bool:
         return name == "unread"
 
     def parts(self) -> dict[str, Part]:
-        return {"w": Part(tensor="w", axes=(Axis(dim=0, size=3),))}
+        sizes = {"w": 3, "v": len(self.prefix)}
+        return {name: Part(tensor=name, axes=(Axis(dim=0, size=size),)) for name, size in sizes.items()}
 
     def tensors(self) -> list[Any]:
         return self.own
@@ -157,6 +160,7 @@ def test_another_format_is_refused(whole: Whole, folder: Path, tmp_path: Path) -
         ({"a": 1}, {"a": 1, "b": 2}, ("b", None, 2)),
         ({"a": 1, "b": 2}, {"a": 1}, ("b", 2, None)),
         ({"use_cache": 1, "dtype": 1, "torch_dtype": 1, "transformers_version": 1, "quantization_config": 1}, {}, None),
+        ({"t": {"x": 1}}, {"t": {"x": 2}}, ("t.x", 1, 2)),
         ({"t": {"x": {"y": 1}}}, {"t": {"x": {"y": 2}}}, ("t.x.y", 1, 2)),
         ({"t": {"dtype": 1}, "u": 1}, {"t": {"dtype": 2}, "u": 2}, ("u", 1, 2)),
         ({"t": {"x": 1}}, {"t": 5}, ("t", {"x": 1}, 5)),
@@ -180,6 +184,8 @@ def test_the_first_difference_of_two_configurations(mine: Any, theirs: Any, foun
         (give("model.w", 4), r"'model.w' has shape \[4\], the config says \[3\]"),
         (give("visual.w", 4), r"'visual.w' has shape \[4\]"),
         (give("model.w", 3, dtype=np.int64), "'model.w' is stored as I64, it must be"),
+        (give("model.both.w", 3), None),
+        (give("model.both.v", 6), r"'model.both.v' has shape \[6\], the config says \[7\]"),
         (give("visual.odd", 3), "^update_weights: unexpected tensor 'visual.odd'"),
         (give("odd.w", 3), "^update_weights: unexpected tensor 'odd.w': the model has none of this name"),
     ],

@@ -221,6 +221,7 @@ def test_a_layer_proposes_in_rounds_where_wrong_tokens_can_be_taken_back(
     model, main = load_main(path, config)
     draft: Any = start_speculation.load_draft(model, config, resolve(), main)
     assert isinstance(draft, LayerDraft) and isinstance(draft.states, KeptStates) and main.kept_states is draft.states
+    assert draft.states._max_bytes == 512 << 20
     assert (main.rounds is not None) == (draft.rounds is not None) == has_rounds
     if has_rounds:
         assert main.rounds._proposer.source is draft.rounds
