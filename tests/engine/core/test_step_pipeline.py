@@ -206,19 +206,19 @@ def test_masks_of_rows_that_may_jump_are_there_before_the_next_plan() -> None:
 
 def test_a_sequence_without_a_mask_ends_and_is_not_launched_again() -> None:
     watched, ended, committed = Watched(), list[int](), list[StepPlan]()
-    watched.errors = {2: RequestError(ErrorCode.INVALID_REQUEST, "too ambiguous")}
+    watched.errors = dict.fromkeys((2, 3), RequestError(ErrorCode.INVALID_REQUEST, "too ambiguous"))
     flight = make_flight(
         watched,
         masks=watched,
         fail=lambda seq_id, _: ended.append(seq_id),
         commit=lambda plan, _: committed.append(plan),
     )
-    flight.launch(make_plan(1, 2), EmbeddingStore(0))
+    flight.launch(make_plan(1, 2, 3), EmbeddingStore(0))
     assert not ended
-    flight.launch(make_plan(1, 2), EmbeddingStore(0))
-    assert ended == [2]
+    flight.launch(make_plan(1, 2, 3), EmbeddingStore(0))
+    assert ended == [2, 3]
     flight.collect()
-    assert committed == [make_plan(1, 2), make_plan(1)]
+    assert committed == [make_plan(1, 2, 3), make_plan(1)]
 
 
 def test_tokens_are_handed_out_when_the_masks_behind_them_have_been_begun() -> None:
