@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import cast
 
 from seesay.config.grammar import Grammar
 from seesay.grammars.trials import GrammarTrials
@@ -28,5 +28,4 @@ class ScriptedTrials:
 
     @property
     def as_trials(self) -> GrammarTrials:
-        trials: Any = self
-        return trials
+        return cast("GrammarTrials", self)
