@@ -88,7 +88,7 @@ def render(family: Family, media: list[DecodedMedia], around_videos: tuple[str, 
         before, behind = around_videos if item.modality is VIDEO else ("", "")
         text += before
         spans.append((len(text), len(text) + len(marker)))
-        text += f"{marker}{behind} in 12\n{('', 'the ')[index % 2]}"
+        text += f"{marker}{behind} in 12\n" + ("the " if index % 2 else "")
     parts = tuple(MediaPart(modality=item.modality, source=None) for item in media)
     return RenderedPrompt(text=text + "<|im_end|>", media=parts, markers=tuple(spans))
 
