@@ -64,8 +64,15 @@ class Door:
 
 
 @pytest.fixture
-def door(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Door]:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+def folder() -> Iterator[Path]:
+    """The folder for temporary files: its path is short, as those of sockets must be."""
+    with tempfile.TemporaryDirectory() as path:
+        yield Path(path)
+
+
+@pytest.fixture
+def door(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Door]:
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
     door = Door()
     yield door
     door.close()
@@ -96,8 +103,8 @@ def test_both_ends_hear_each_other(door: Door) -> None:
     connection = door.connect()
     accepted = door.accept()
     assert accepted is not None
-    link, folder = accepted
-    assert folder == connection._folder and stat.S_IMODE(folder.stat().st_mode) == 0o700
+    link, own = accepted
+    assert own == connection._folder and stat.S_IMODE(own.stat().st_mode) == 0o700
     connection.link.send(Echo(1, {}))
     assert read_next(link) == Echo(1, {})
     link.send(Echo(2, {}))
@@ -122,23 +129,23 @@ def test_a_wait_ends_for_a_descriptor_and_for_the_end(door: Door) -> None:
     assert not connection.wait(60) and connection.find_end() == "its connection was closed"
 
 
-def test_a_frontend_that_leaves_leaves_nothing(door: Door, tmp_path: Path) -> None:
+def test_a_frontend_that_leaves_leaves_nothing(door: Door, folder: Path) -> None:
     connection, link = door.meet()
-    assert len(list(tmp_path.iterdir())) == 1
+    assert len(list(folder.iterdir())) == 1
     connection.end()
-    assert not list(tmp_path.iterdir()) and link.is_cut() and connection.link._is_closed
+    assert not list(folder.iterdir()) and link.is_cut() and connection.link._is_closed
     connection.end()
 
 
-def test_where_nobody_listens_nothing_is_left(door: Door, tmp_path: Path) -> None:
+def test_where_nobody_listens_nothing_is_left(door: Door, folder: Path) -> None:
     door.listening.close()
     before = count_files()
     with pytest.raises(OSError, match="refused"):
         door.connect()
-    assert count_files() == before and not list(tmp_path.iterdir())
+    assert count_files() == before and not list(folder.iterdir())
 
 
-def test_a_link_that_cannot_be_made_leaves_nothing(door: Door, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_link_that_cannot_be_made_leaves_nothing(door: Door, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*arguments: Any, **options: Any) -> Any:
         raise BlockingIOError("no thread")
 
@@ -146,7 +153,7 @@ def test_a_link_that_cannot_be_made_leaves_nothing(door: Door, tmp_path: Path, m
     before = count_files()
     with pytest.raises(BlockingIOError):
         door.connect()
-    assert count_files() == before and not list(tmp_path.iterdir())
+    assert count_files() == before and not list(folder.iterdir())
 
 
 @pytest.mark.parametrize("greeting", [b"", b"\5", b"\5\0abcd"])
