@@ -123,7 +123,8 @@ def test_only_rows_of_pictures_go_through_their_feed_forwards(
             found.append(pipe(["the game", ("the game", picture)], gen_config=options))
     (text, about), (text_after, about_after) = found
     assert text.token_ids == about.token_ids == [token] * 4
-    torch.testing.assert_close(text.logits, text_after.logits, rtol=0, atol=1e-6)
+    # Which rows share a step depends on when the picture is there, and products round by their number of rows.
+    torch.testing.assert_close(text.logits, text_after.logits, rtol=0, atol=1e-4)
     assert (about.logits[-4:] - about_after.logits[-4:]).abs().max() > 0.1
 
 
