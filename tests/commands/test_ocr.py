@@ -139,6 +139,7 @@ def test_what_cannot_be_read_is_named_and_the_others_are_read(
     assert run(server, folder / "in", "-o", folder / "out") == 1
     assert "bad.pdf" in capsys.readouterr().err
     assert len(list((folder / "out").rglob("*.md"))) == 3
+    assert not list((folder / "out").rglob("*.pages")), "nothing was read of it"
 
 
 def test_markdown_says_what_is_missing(server: LiveServer, folder: Path) -> None:

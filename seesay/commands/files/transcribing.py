@@ -110,8 +110,8 @@ def transcribe(
     OSError."""
     output.parent.mkdir(parents=True, exist_ok=True)
     log_path = output.with_name(f"{output.name}.pages")
-    done = _begin_log(log_path, reading.describe())
     pages, num_pages = _open_pages(file, reading)
+    done = _begin_log(log_path, reading.describe())
     waiting = [page for page in pages if page.number not in done]
     progress.total = (progress.total or 0) + len(pages)
     progress.update(len(pages) - len(waiting))
