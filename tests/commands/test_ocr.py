@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -112,16 +113,16 @@ class Stopping:
         self._num_seen += 1
         if self._num_seen > 1:
             raise KeyboardInterrupt
-        yield Piece(text=f"run {self._run}")
+        yield Piece(text=f"run {self._run}\u2028\x85é")
 
 
 def test_a_run_that_is_stopped_several_times_loses_no_page(tmp_path: Path) -> None:
-    """What was cut off is not in the way of the next line."""
+    """A line that was cut off is not in the way of the next one, and a text may hold any character."""
     source, output = tmp_path / "three.tif", tmp_path / "out.md"
     source.write_bytes(make_tiff([(64, 64)] * 3))
     for number in (1, 2, 3):
         reading = Reading(
-            model=Stopping(number), name="m", task=Task(prompt="p"), limits=MediaLimits(), pages=None, dpi=72
+            model=Stopping(number), name="m", task=Task(prompt="p\u2028"), limits=MediaLimits(), pages=None, dpi=72
         )
         is_last = number == 3
         with ThreadPoolExecutor(1) as threads, tqdm(disable=True) as progress, suppress(KeyboardInterrupt):
@@ -129,7 +130,7 @@ def test_a_run_that_is_stopped_several_times_loses_no_page(tmp_path: Path) -> No
         if not is_last:
             with (tmp_path / "out.md.pages").open("a") as log:
                 log.write('{"number": 3, "te')
-    assert [line for line in output.read_text().splitlines() if line.startswith("run")] == ["run 1", "run 2", "run 3"]
+    assert re.findall("run .\u2028\x85é", output.read_text()) == [f"run {number}\u2028\x85é" for number in (1, 2, 3)]
 
 
 def test_what_cannot_be_read_is_named_and_the_others_are_read(

@@ -59,8 +59,8 @@ class Reading:
     dpi: int
 
     def describe(self) -> str:
-        """Return a line for all that makes the text of a page another."""
-        return json.dumps({"model": self.name, "prompt": self.task.prompt, "dpi": self.dpi}, ensure_ascii=False)
+        """Return the first line of a log: what is asked of which model, and how pages are drawn."""
+        return json.dumps({"model": self.name, "prompt": self.task.prompt, "dpi": self.dpi})
 
 
 def find_files(sources: Sequence[Path]) -> list[tuple[Path, Path]]:
@@ -224,7 +224,8 @@ def _begin_log(path: Path, way: str) -> dict[int, PageText]:
 
 
 def _make_line(page: PageText) -> str:
-    return json.dumps(asdict(page), ensure_ascii=False)
+    """Return a line of a log, in ASCII: other characters may divide lines, too."""
+    return json.dumps(asdict(page))
 
 
 def _format(file: Path, texts: Sequence[PageText], num_pages: int, form: Format) -> str:
