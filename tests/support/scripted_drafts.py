@@ -1,4 +1,4 @@
-"""What proposes tokens for tests of speculation: tokens that they know, without a model."""
+"""Sources of proposed tokens for tests of speculation: they know the tokens, and need no model."""
 
 from __future__ import annotations
 

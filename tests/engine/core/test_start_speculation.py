@@ -1,4 +1,4 @@
-"""What proposes tokens, as the options say: which kind, with which limits, and what is refused."""
+"""Speculation as the options ask for it: its kind, its limits, and options that are refused."""
 
 from __future__ import annotations
 

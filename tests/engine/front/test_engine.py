@@ -715,7 +715,7 @@ async def _first(engine: AsyncEngine, prompt: str) -> Response:
 
 
 def test_a_start_that_fails_leaves_no_process(tiny_checkpoint: Callable[[str], Path]) -> None:
-    """What fails beside the loading: the engine process is ended, not left behind."""
+    """Where the frontend fails while the engine process loads, that process is ended, not left behind."""
     pytest.importorskip("msgspec")
     pytest.importorskip("zmq")
 

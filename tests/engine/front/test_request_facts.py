@@ -1,4 +1,4 @@
-"""What is said of a request by looking at it."""
+"""Facts about a request that are seen by looking at it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ranks do that takes long is logged, now and then."""
+"""Waits of ranks that take long are logged, now and then."""
 
 from __future__ import annotations
 

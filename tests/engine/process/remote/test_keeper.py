@@ -154,7 +154,7 @@ def write_all(child: ScriptedChild) -> None:
 
 
 def test_a_process_that_dies_is_followed_by_another(kept: Kept) -> None:
-    """What it had is lost and said so before the next one is up; what waited goes to that."""
+    """Requests that a process had end with an error before the next process is up; those that waited go to that one."""
     seen: list[Any] = []
 
     def ask() -> None:
