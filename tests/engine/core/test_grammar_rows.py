@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import Future
 from functools import partial
 from types import SimpleNamespace
@@ -19,13 +20,14 @@ from seesay.engine.token_messages import TokenRequest
 from seesay.errors import RequestError
 from seesay.grammars.row_rule import RowRule
 from seesay.llm.plans.sampling_params import SamplingParams
+from seesay.llm.plans.step_plan import Row, StepPlan
 from seesay.values import MultimodalInput
 from seesay.values.requests import ThoughtRule
 
 GRAMMAR = Grammar(kind="regex", source="[ab]+")
 THOUGHT = ThoughtRule(begin="<think>", end="</think>", begin_ids=(60,), end_ids=(61,), is_open=True, max_tokens=4)
-EOS, IN_TEXTS = 9, 97
-TOKENS = [b"" if number == EOS else bytes([number]) for number in range(256)]
+EOS, SPECIAL, IN_TEXTS = 9, 10, 97
+TOKENS = [{EOS: b"", SPECIAL: b"\xff<end>"}.get(number, bytes([number])) for number in range(256)]
 
 
 class Compiling:
@@ -136,13 +138,31 @@ def test_a_thought_alone_is_a_rule(rows: GrammarRows, compiling: Any) -> None:
     assert isinstance(rows._rules[4].rule, RowRule) and not compiling.asked
 
 
+@pytest.mark.parametrize(("grammar", "named"), [(None, "max_thinking_tokens"), (GRAMMAR, "response_format")])
+def test_what_leaves_no_token_is_named(rows: GrammarRows, compiling: Any, grammar: Grammar | None, named: str) -> None:
+    """A thought of four tokens has to end now, with a token that is not allowed."""
+    compiling.finish("grammar", "overshoots")
+    assert rows.take(make_live(grammar, THOUGHT, allowed_token_ids=(97,))) is None
+    matcher: Any = rows._rules[4].rule
+    matcher.follow(np.full(4, 97))
+    with pytest.raises(RequestError, match=named):
+        matcher.finish(np.zeros(9, np.int32))
+
+
 def test_a_thought_before_a_grammar(rows: GrammarRows, compiling: Any) -> None:
     live = make_live(GRAMMAR, THOUGHT)
     compiling.finish("grammar")
     assert rows.take(live) is compiling.overshoots
-    compiling.finish("overshoots")
-    assert rows.take(live) is None and isinstance(rows._rules[4].rule, RowRule)
-    assert compiling.grammar.result().endings == [(EOS,)]
+    overshoots: Any = compiling.overshoots
+    overshoots.set_result({b"": [IN_TEXTS]})
+    assert rows.take(live) is None
+    rule: Any = rows._rules[4].rule
+    assert isinstance(rule, RowRule) and compiling.grammar.result().endings == [(EOS,)]
+    words = np.zeros(9, np.int32)
+    rule.follow(np.empty(0, np.int64))
+    assert rule.finish(words)
+    bits = np.unpackbits(words.view(np.uint8), bitorder="little")[:256]
+    assert np.flatnonzero(bits == 0).tolist() == [EOS, IN_TEXTS], "no end, and nothing behind the marker"
 
 
 def test_a_stop_token_that_stands_in_texts_is_no_end_of_the_grammar(rows: GrammarRows, compiling: Any) -> None:
@@ -150,9 +170,10 @@ def test_a_stop_token_that_stands_in_texts_is_no_end_of_the_grammar(rows: Gramma
     rows.take(make_live(GRAMMAR, stop_token_ids=(IN_TEXTS,)))
     rows.take(make_live(GRAMMAR, eos_token_ids=(IN_TEXTS, EOS)))
     rows.take(make_live(GRAMMAR, eos_token_ids=(), stop_token_ids=(IN_TEXTS,)))
-    rows.take(make_live(GRAMMAR, stop_token_ids=(300,)))
+    rows.take(make_live(GRAMMAR, stop_token_ids=(256, 300)))
+    rows.take(make_live(GRAMMAR, stop_token_ids=(SPECIAL,)))
     assert [set(found) for found in compiling.grammar.result().endings] == [
-        {EOS}, {IN_TEXTS, EOS}, {IN_TEXTS}, {EOS, 300},
+        {EOS}, {IN_TEXTS, EOS}, {IN_TEXTS}, {EOS, 256, 300}, {EOS, SPECIAL},
     ]  # fmt: skip
 
 
@@ -164,6 +185,11 @@ def test_text_is_not_forced_where_single_tokens_are_weighed(
 ) -> None:
     rows.take(make_live(GRAMMAR, **options))
     assert compiling.asked[0] == (GRAMMAR, {"owner": "me", "forces": False})
+
+
+def test_text_is_not_forced_where_steps_bring_one_token_of_a_row(compiling: Any) -> None:
+    GrammarRows(compiling, vocab_size=256).take(make_live(GRAMMAR))
+    assert compiling.asked == [(GRAMMAR, {"owner": "me", "forces": False})]
 
 
 def test_an_engine_without_the_parts_says_which() -> None:
@@ -178,5 +204,8 @@ def test_close_frees_rules_and_what_compiles(rows: GrammarRows, compiling: Any) 
     rows.forget()
     assert not rows._rules
     rows.take(make_live(thought=THOUGHT))
+    rows.masks.few_rows, before = 0, set(threading.enumerate())
+    begun = rows.masks.begin(StepPlan(rows=(Row(4, 6, 1, True),)))
     rows.close()
     assert not rows._rules and compiling.num_closed == 2
+    assert begun is not None and begun.bits.done() and set(threading.enumerate()) <= before

@@ -181,6 +181,127 @@ def test_memory_of_masks_is_that_of_two_steps() -> None:
     assert memory(40, 5).shape == (40, 5) and memory(2, 7).shape == (2, 7), "more rows, and another vocabulary"
 
 
+@pytest.mark.parametrize("num_rows", [1, 2, 3, 4, 5, 8, 9])
+def test_memory_of_masks_has_room_for_all_rows_and_not_for_twice_as_many(num_rows: int) -> None:
+    bits = MaskMemory(torch.device("cpu"))(num_rows, 3)
+    assert bits.shape == (num_rows, 3) and bits.base is not None
+    assert num_rows <= bits.base.size // 3 < 2 * num_rows
+
+
+class Recorded:
+    """A rule that notes what it takes. `forbids`: the numbers of generated tokens behind which it forbids tokens; there
+    its mask is that number."""
+
+    def __init__(self, *forbids: int, is_over: bool = False) -> None:
+        self.forbids, self.is_over = set(forbids), is_over
+        self.taken: list[tuple[int, int]] = []
+        self.forced: tuple[int, ...] = ()
+        self._num_generated = 0
+
+    def may_forbid(self, num_generated: int) -> bool:
+        return num_generated in self.forbids
+
+    def take(self, token_id: int, num_generated: int) -> None:
+        self.taken.append((token_id, num_generated))
+
+    def follow(self, generated_ids: Any) -> None:
+        self._num_generated = len(generated_ids)
+
+    def finish(self, words: np.ndarray) -> bool:
+        words[:] = self._num_generated
+        return self._num_generated in self.forbids
+
+    def fork(self) -> Recorded:
+        return Recorded(*self.forbids)
+
+
+def rule_with(*rules: Recorded, num_generated: int = 4) -> Any:
+    """Rules of sequences that have generated so many tokens."""
+    generated = np.arange(num_generated, dtype=np.int64)
+    sequence = SimpleNamespace(
+        num_prompt_tokens=PROMPT, generated_ids=generated, num_generated=num_generated, params=SamplingParams()
+    )
+    return {seq_id: RuledSequence(rule, sequence) for seq_id, rule in enumerate(rules)}  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("forbids", "num_drafts", "expected"),
+    [({4}, 0, True), ({3}, 0, False), ({5}, 0, False), ({5}, 1, True), ({4}, 2, True), ({6}, 2, True), ({7}, 2, False),
+     ({3}, 2, False), ((), 2, False)],
+)  # fmt: skip
+def test_a_row_needs_masks_where_its_rule_may_forbid_a_token_of_it(
+    forbids: Any, num_drafts: int, expected: bool
+) -> None:
+    """Its next token, or one behind those that it proposes; a row may also compute tokens before."""
+    rules = rule_with(Recorded(*forbids))
+    step_masks = StepMasks(rules, vocab_size=END)
+    for num_before in (0, 2):
+        row = Row(0, PROMPT + 3 - num_before, 1 + num_before + num_drafts, True, tuple(range(num_drafts)))
+        assert step_masks.concerns(StepPlan(rows=(row,))) == expected
+        assert (step_masks.begin(StepPlan(rows=(row,))) is not None) == expected
+    step_masks.close()
+
+
+def test_what_many_rows_sampled_is_taken_at_once_and_that_of_few_later() -> None:
+    rows = [Recorded(4) for _ in range(3)]
+    rules = rule_with(*rows)
+    step_masks = StepMasks(rules, vocab_size=END)
+    plan = StepPlan(rows=tuple(Row(seq_id, PROMPT + 3, 1, True) for seq_id in (7, 2, 1, 0)))
+    sampled = {7: (10,), 0: (11,), 1: (12, 13)}
+    step_masks.few_rows = 3
+    step_masks.take(plan, sampled)
+    assert not any(rule.taken for rule in rows)
+    step_masks.few_rows = 2
+    step_masks.take(plan, sampled)
+    assert [rule.taken for rule in rows] == [[(11, 5)], [], []], "one token of a row that has a rule"
+    step_masks.close()
+
+
+def test_only_rows_in_which_something_is_forbidden_have_masks() -> None:
+    """Rules that are over are not asked again. Where a row proposes tokens, it has a mask for each of its places."""
+    rules = rule_with(
+        Recorded(is_over=True), Recorded(4), Recorded(is_over=True), Recorded(5), Recorded(), num_generated=4
+    )
+    for seq_id in (0, 2, 4):  # they may forbid something, and do not
+        rules[seq_id].rule.may_forbid = lambda _: True
+    step_masks = StepMasks(rules, vocab_size=END)
+    rows = [Row(seq_id, PROMPT + 3, 1, True) for seq_id in range(5)]
+    rows[3] = Row(3, PROMPT + 3, 4, True, (20, 21, 22))
+    begun = step_masks.begin(StepPlan(rows=tuple(rows)))
+    assert begun is not None
+    masks, errors = step_masks.finish(begun, can_jump=False)
+    assert masks is not None and not errors and masks.seq_ids == (1, 3, 3, 3, 3)
+    assert [set(row) for row in masks.bits.tolist()] == [{4}, {-1}, {5}, {-1}, {-1}]
+    assert sorted(rules) == [1, 3, 4]
+    begun = step_masks.begin(StepPlan(rows=(rows[4],)))
+    assert begun is not None and step_masks.finish(begun, can_jump=False) == (None, {})
+    step_masks.close()
+
+
+def test_a_rule_is_over_at_once_in_every_row_of_a_step() -> None:
+    rules = rule_with(Recorded(is_over=True), Recorded(is_over=True))
+    for seq_id in rules:
+        rules[seq_id].rule.may_forbid = lambda _: True
+    step_masks = StepMasks(rules, vocab_size=END)
+    begun = step_masks.begin(StepPlan(rows=tuple(Row(seq_id, PROMPT + 3, 1, True) for seq_id in rules)))
+    assert begun is not None and step_masks.finish(begun, can_jump=True) == (None, {}) and not rules
+    step_masks.close()
+
+
+@pytest.mark.parametrize(("few_rows", "may_jump"), [(1, False), (2, True), (3, True)])
+def test_rows_whose_masks_are_made_at_once_may_always_jump(
+    grammars: CompiledGrammars, few_rows: int, may_jump: bool
+) -> None:
+    """The next plan is made when these masks are there."""
+    rules = make_rules(grammars, ["[ab]cdef", "[ab]cdef"], forces=True)
+    step_masks = StepMasks(rules, vocab_size=END, jumps=JumpRule(session_len=100, has_graphs=True))
+    step_masks.few_rows = few_rows
+    begun = step_masks.begin(make_plan(rules))
+    assert begun is not None and begun.may_jump == may_jump
+    step_masks.finish(begun, can_jump=False)
+    step_masks.close()
+
+
 def test_a_sequence_that_ends_meanwhile_harms_no_other(grammars: CompiledGrammars) -> None:
     rules = make_rules(grammars, ["a[bc]", "d[ef]"])
     step_masks = StepMasks(rules, vocab_size=END)
@@ -205,6 +326,37 @@ def test_a_sequence_that_ends_meanwhile_does_not_jump(grammars: CompiledGrammars
     assert masks is not None and not errors and list(masks.jumps) == [1]
 
 
+def test_only_rows_that_may_have_several_tokens_jump(grammars: CompiledGrammars) -> None:
+    """Not those that propose tokens, whose options need the output of each step, or whose token was not allowed."""
+    rules = make_rules(grammars, ["[xy]abcdef"] * 4, forces=True)
+    step_masks = StepMasks(rules, vocab_size=END, jumps=JumpRule(session_len=100, has_graphs=False))
+    rules[2].sequence.params = SamplingParams(max_new_tokens=50, logprobs=1)
+    jumps = []
+    for texts in ("xxxx", "azaa"):
+        for seq_id, text in enumerate(texts):
+            add_token(rules, seq_id, text)
+        rows = list(make_plan(rules).rows)
+        rows[3] = rows[3]._replace(num_tokens=3, drafts=tuple(b"bc"))
+        begun = step_masks.begin(StepPlan(rows=tuple(rows)))
+        assert begun is not None
+        masks, errors = step_masks.finish(begun, can_jump=True)
+        assert masks is not None and list(errors) == ([1] if texts == "azaa" else [])
+        jumps.append({seq_id: bytes(token_ids).decode() for seq_id, token_ids in masks.jumps.items()})
+    assert jumps == [{0: "abcdef", 1: "abcdef"}, {0: "bcdef"}]
+    step_masks.close()
+
+
+def test_close_ends_the_thread_of_masks(grammars: CompiledGrammars) -> None:
+    before = set(threading.enumerate())
+    step_masks = StepMasks(rules := make_rules(grammars, ["ab"]), vocab_size=END)
+    step_masks.few_rows = 0
+    begun = step_masks.begin(make_plan(rules))
+    assert begun is not None and begun.bits.result() is not None
+    assert "seesay-masks" in str(set(threading.enumerate()) - before)
+    step_masks.close()
+    assert "seesay-masks" not in str(set(threading.enumerate()) - before)
+
+
 def test_the_masks_of_a_lost_plan_are_over_before_the_next_ones(grammars: CompiledGrammars) -> None:
     rules = make_rules(grammars, ["[ab][cd]"])
     step_masks = StepMasks(rules, vocab_size=END)
@@ -223,16 +375,18 @@ def test_rows_jump_when_it_pays_and_no_plan_is_made_behind_them(grammars: Compil
     rules = make_rules(grammars, ["[xy]abcdefgh[ij]"], forces=True)
     step_masks = StepMasks(rules, vocab_size=END, jumps=JumpRule(session_len=100, has_graphs=has_graphs))
     step_masks.few_rows = 0
-    found = []
-    for token in ("", "x", "a", "b", "c", "d", "e"):
+    found, announced = [], []
+    for token in ("", "x", "a", "b", "c", "d", "e", "f", "g"):
         if token:
             add_token(rules, 0, token)
         begun = step_masks.begin(make_plan(rules))
         assert begun is not None
+        announced.append(begun.may_jump)
         masks, errors = step_masks.finish(begun, can_jump=begun.may_jump)
         assert masks is not None and not errors
         found.append("".join(map(chr, masks.jumps.get(0, ()))))
     # With graphs a step has to save four others, without them one.
-    assert found == (["", "", "bcdefgh", "cdefgh", "defgh", "", ""] if has_graphs else
-                     ["", "", "bcdefgh", "cdefgh", "defgh", "efgh", "fgh"])  # fmt: skip
+    assert found == (["", "", "bcdefgh", "cdefgh", "defgh", "", "", "", ""] if has_graphs else
+                     ["", "", "bcdefgh", "cdefgh", "defgh", "efgh", "fgh", "gh", ""])  # fmt: skip
+    assert announced == [False, False, True, True, True, *[not has_graphs] * 3, False]
     step_masks.close()

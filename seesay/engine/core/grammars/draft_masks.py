@@ -22,8 +22,6 @@ def make_mask_rows(rule: MaskMaker, sequence: TokenSequence, drafts: Sequence[in
     refused."""
     generated = sequence.generated_ids
     rows = [MaskRow(rule, generated)]
-    if not drafts:
-        return rows
     for stop in range(1, len(drafts) + 1):
         rows.append(MaskRow(_AfterDrafts(rule.fork()), np.concatenate([generated, drafts[:stop]])))
     return rows

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 Ids = npt.NDArray[np.int64]
 Bits = npt.NDArray[np.int32]
-_WORDS_AT_ONCE = 64
-"""Words that are looked at first: they have the tokens of single characters in most vocabularies."""
 
 
 class RowMatcher:
@@ -127,7 +125,7 @@ class RowMatcher:
         for place, before, kept in taken:
             bits[place] = before & kept
         bits = bits[: len(self._is_token)]
-        if bits[:_WORDS_AT_ONCE].any() or (bits & self._is_token).any():
+        if (bits & self._is_token).any():
             return True
         for place, before, _ in taken:
             bits[place] = before
@@ -152,8 +150,7 @@ class RowMatcher:
             others = [mask for other, mask in allowed.items() if other in names and other != name]
             if others and not np.bitwise_and.reduce([self._is_token, *others]).any():
                 names.remove(name)
-        if names:
-            raise make_no_token_error(names, num_generated=num_generated)
+        raise make_no_token_error(names, num_generated=num_generated)
 
 
 def _list_words(mask: Bits) -> list[tuple[int, int]]:

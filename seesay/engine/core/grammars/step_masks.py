@@ -180,7 +180,7 @@ class StepMasks:
         found: dict[int, tuple[int, ...]] = {}
         for row, rule, sequence in begun.masked:
             forced = rule.forced if row.seq_id in self._rules else ()
-            if len(forced) > 1 and not row.drafts and row.seq_id not in errors and can_jump(sequence.params):
+            if not row.drafts and row.seq_id not in errors and can_jump(sequence.params):
                 token_ids = self._jumps.find(row, sequence, forced)
                 if token_ids:
                     found[row.seq_id] = token_ids
