@@ -7,7 +7,7 @@ import traceback
 
 from seesay import errors
 from seesay.device.query import is_out_of_memory
-from seesay.engine.process.kinds import StartFailed
+from seesay.engine.process.kinds import Failure, StartFailed
 from seesay.engine.watchdog import Fault
 from seesay.errors import ErrorCode, RequestError, SeesayError
 
@@ -31,26 +31,33 @@ def describe_failure(error: BaseException) -> StartFailed:
     """Return what another process must know of `error`."""
     is_device = is_out_of_memory(error) and not isinstance(error, MemoryError)
     name = _OUT_OF_MEMORY if is_device else type(error).__name__
-    return StartFailed(name, str(error), "".join(traceback.format_exception(error)))
+    failure = Failure.of(error) if isinstance(error, RequestError) else None
+    return StartFailed(name, str(error), "".join(traceback.format_exception(error)), failure)
 
 
 def restore_failure(failure: StartFailed) -> Exception:
     """Return the exception that was passed to `describe_failure`, or, where its type is not one of ours or Python's, a
     `RuntimeError` that names it. One that was not raised on purpose has its traceback as a note."""
-    error: Exception
     if failure.name == _OUT_OF_MEMORY:
         import torch
 
         return torch.OutOfMemoryError(failure.text)
-    kind = getattr(errors, failure.name, None) or getattr(builtins, failure.name, None)
-    if isinstance(kind, type) and issubclass(kind, Exception):
-        error = kind.__new__(kind, failure.text)  # what else it was made of is in the text already
-        error.args = (failure.text,)
-        if isinstance(error, SeesayError):
-            return error
-        if str(error) != failure.text:
-            error = RuntimeError(f"{failure.name}: {failure.text}")
-    else:
-        error = RuntimeError(f"{failure.name}: {failure.text}")
-    error.add_note(f"In the engine process:\n{failure.traceback}")
+    if (refused := failure.refused) is not None:
+        return RequestError(refused.code, failure.text, refused.param)
+    error = _make_alike(failure.name, failure.text) or RuntimeError(f"{failure.name}: {failure.text}")
+    if not isinstance(error, SeesayError):
+        error.add_note(f"In the engine process:\n{failure.traceback}")
     return error
+
+
+def _make_alike(name: str, text: str) -> Exception | None:
+    """Return an exception of a type that is ours or Python's, with this text; None where there is none."""
+    kind = getattr(errors, name, None) or getattr(builtins, name, None)
+    if not (isinstance(kind, type) and issubclass(kind, Exception)):
+        return None
+    try:
+        error: Exception = kind.__new__(kind, text)  # what else it was made of is in the text already
+    except TypeError:  # an ExceptionGroup is made of others
+        return None
+    error.args = (text,)
+    return error if str(error) == text else None

@@ -124,10 +124,10 @@ class Request(Piece):
     is_streamed: bool
     defers_tokens: bool
     grammar: tuple[str, str, bool] | None
-    group_id: int | None = None
-    keeps_blocks: bool = False
-    thought: Thought | None = None
-    adapter_id: int = 0
+    group_id: int | None
+    keeps_blocks: bool
+    thought: Thought | None
+    adapter_id: int
 
     @classmethod
     def of(cls, request: TokenRequest, *, owner: int | bytes, items: tuple[Item, ...]) -> Request:
@@ -190,8 +190,8 @@ class Report(Piece):
     logits: Array | None
     hidden_states: Array | None
     pooled: Array | None
-    num_drafted: int = 0
-    num_accepted: int = 0
+    num_drafted: int
+    num_accepted: int
 
     @classmethod
     def of(cls, report: TokenReport) -> Report:
@@ -348,11 +348,13 @@ class Started(Message):
 
 
 class StartFailed(Message):
-    """The model could not be loaded: an exception's class, its text, and its traceback."""
+    """The model could not be loaded: an exception's class, its text, and its traceback; `refused` if it is a
+    `RequestError`."""
 
     name: str
     text: str
     traceback: str
+    refused: Failure | None = None
 
 
 class News(Piece):
