@@ -37,8 +37,9 @@ _MODULE = "seesay.engine.process.precompile_child"
 _MAX_WAIT_S = 120.0
 """Longest wait for the process after the weights are loaded. Kernels that are missing then are compiled one by one."""
 _END_S = 10.0
-_SOURCES = ("kernels", "llm/ops")
-"""The folders that have Triton kernels, below the package's."""
+_KERNELS = Path(__file__).resolve().parents[2] / "kernels"
+"""The folder that has all Triton kernels, some of them in folders of its own."""
+_GPUS = Path("/proc/driver/nvidia/gpus")
 
 
 class Precompile:
@@ -143,9 +144,7 @@ def _cache_folder() -> Path:
 
 def _make_key(folder: Path, engine: Mapping[str, Any]) -> str:
     """Return the hash of everything that determines which kernels a start needs."""
-    package = Path(__file__).resolve().parents[2]
-    sources = [path for name in _SOURCES for path in sorted((package / name).glob("*.py"))]
-    sources += [path for path in map(Path, engine["plugins"]) if path.is_file()]
+    sources = [*sorted(_KERNELS.rglob("*.py")), *(path for path in map(Path, engine["plugins"]) if path.is_file())]
     facts = {
         "versions": [_find_version(name) for name in ("seesay", "torch", "triton")],
         "sources": [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in sources],
@@ -170,6 +169,6 @@ def _find_version(package: str) -> str:
 
 def _list_gpus() -> Iterator[str]:
     """The model names of the GPUs, as the driver lists them; none where it does not."""
-    for path in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
+    for path in sorted(_GPUS.glob("*/information")):
         with suppress(OSError):
             yield from (line for line in path.read_text().splitlines() if line.startswith("Model"))

@@ -7,7 +7,6 @@ Its orders are a line of JSON on standard input; what it prints is a line of JSO
 from __future__ import annotations
 
 import json
-import logging
 import os
 import sys
 import threading
@@ -28,7 +27,6 @@ def main() -> None:
     started_s = time.perf_counter()
     orders = json.loads(sys.stdin.buffer.readline())
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    logging.getLogger("seesay").addHandler(logging.NullHandler())
     try:
         report: dict[str, Any] = {"num_kernels": _compile(Path(orders["folder"]), orders["engine"], orders.get("gpu"))}
     except Exception as error:
