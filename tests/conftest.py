@@ -110,7 +110,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_collection_finish() -> None:
     """Let collections of garbage visit what tests make, not the modules that were imported and the tests themselves."""
-    gc.freeze()
+    LEAK_WATCH.begin()
     gc.enable()
 
 
@@ -120,13 +120,19 @@ def pytest_sessionfinish() -> None:
 
 
 LEAK_WATCH = LeakWatch()
+NEXT_ITEM = pytest.StashKey[pytest.Item | None]()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    item.session.stash[NEXT_ITEM] = nextitem
 
 
 @pytest.fixture(scope="module", autouse=True)
-def collect_leaks_of_file() -> Iterator[None]:
+def collect_leaks_of_file(request: pytest.FixtureRequest) -> Iterator[None]:
     """Blame the last test of a file for what its fixtures leave open. Begins before and ends after other fixtures."""
     yield
-    LEAK_WATCH.collect_all()
+    LEAK_WATCH.collect_file(is_last=request.session.stash[NEXT_ITEM] is None)
 
 
 @pytest.fixture(autouse=True)
