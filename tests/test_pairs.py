@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
-from pairs import MANY_CASES, every_pair, mark_sweep, parametrize_sweep, split_sweeps
+import pytest
+from pairs import MANY_CASES, every_pair, leaves_out_slow, mark_sweep, parametrize_sweep, split_sweeps
 
 
 def test_any_two_values_meet_in_few_combinations() -> None:
@@ -40,6 +42,18 @@ def test_few_of_the_pairs_that_have_each_value_always_run() -> None:
     always = [row.values for row in marked if not row.marks]
     assert [set(axis) for axis in zip(*always)] == [set(range(3)), set("abcd"), {True, False}]
     assert len(always) == 4
+
+
+@pytest.mark.parametrize(
+    ("expression", "are_left_out"),
+    [
+        ("not slow", True), ("not slow and not gpu", True), ("not gpu and not slow", True), ("", False),
+        ("not gpu", False), ("slow", False), ("gpu or not slow", False),
+    ],
+)  # fmt: skip
+def test_slow_tests_are_left_out_beside_others(expression: str, are_left_out: bool) -> None:
+    config = SimpleNamespace(option=SimpleNamespace(markexpr=expression))
+    assert leaves_out_slow(cast(pytest.Config, config)) == are_left_out
 
 
 class Item:
