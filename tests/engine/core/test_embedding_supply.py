@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -132,6 +134,33 @@ def test_media_are_expected_until_they_had_their_chance() -> None:
     assert supply._expected == {1, 2}
     supply.start_encoding([])
     assert supply._expected == {2}
+    supply.expect([1])
+    supply.start_encoding([])
+    assert supply._expected == {1, 2}, "it is expected again"
+
+
+class Tower:
+    """What a worker needs of a tower that encodes nothing."""
+
+    device = torch.device("cpu")
+
+
+def test_a_supply_that_is_closed_holds_no_tower() -> None:
+    tower: Any = Tower()
+    held = weakref.ref(tower)
+    pacer: Any = None
+    supply = EmbeddingSupply(tower, VisionConfig(), {}, embedding_size=4, pacer=pacer)
+    supply.start(
+        on_ready=lambda *_: None,
+        on_failed=lambda *_: None,
+        on_launched=lambda _hash: None,
+        on_features_wanted=lambda *_: None,
+    )
+    del tower
+    assert held() is not None
+    supply.close()
+    gc.collect()
+    assert held() is None
 
 
 # --- items as requests have them --------------------------------------------------------------------------------------

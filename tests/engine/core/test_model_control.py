@@ -7,13 +7,16 @@ whole engines.
 from __future__ import annotations
 
 import logging
+import re
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from noted_device import noted_device
 
-from seesay.engine.commands import PARTS, ModelStatus, Sleep, UpdateWeights, WakeUp
+from seesay.engine.commands import PARTS, ModelStatus, Sleep, StageTensor, UpdateWeights, WakeUp
 from seesay.engine.core.model_control import ModelControl
 from seesay.errors import CheckpointError, ErrorCode, RequestError
 
@@ -29,6 +32,7 @@ class Parts:
         self.places = [1, 2]
         self.moves_on_replace = False
         self.store = SimpleNamespace(clear=lambda: self.note("clear embeddings"))
+        self.called_before_drain: list[str] | None = None
 
     def note(self, name: str) -> None:
         self.calls.append(name)
@@ -55,6 +59,7 @@ class Parts:
 
     def drain(self) -> None:
         """Wait for the tower."""
+        self.called_before_drain = [*self.calls]
 
     def __getattr__(self, name: str) -> Any:
         return lambda *_: self.note(name.replace("_", " "))
@@ -215,6 +220,57 @@ def test_too_little_memory_is_said_with_what_to_do(control: ModelControl, parts:
     assert caught.value.code is ErrorCode.OUT_OF_MEMORY and "update_weights" in str(caught.value)
 
 
+def test_the_tower_computes_nothing_while_weights_change(control: ModelControl, parts: Any) -> None:
+    for command in (UpdateWeights(folder="second"), Sleep(level=1), WakeUp()):
+        control.run(command)
+        assert parts.called_before_drain == [] and parts.take()
+        parts.called_before_drain = None
+
+
+def test_a_device_is_waited_for_and_gets_its_memory_back(control: ModelControl, parts: Any, tmp_path: Path) -> None:
+    with noted_device(tmp_path) as (device, calls):
+        parts.device = device
+        parts.calls = calls  # in one order
+        control.run(Sleep(level=1))
+        assert calls[0] == calls[-1] == "synchronize"
+        assert calls[-2] == "release cached memory" and calls.index("offload") < len(calls) - 2
+        calls.clear()
+        with pytest.raises(CheckpointError, match="bad"):
+            control.run(UpdateWeights(folder="bad"))
+        assert calls == ["synchronize", "restore", "check bad", "offload", "release cached memory"]
+        calls.clear()
+        parts.fails["restore"] = torch.OutOfMemoryError("no memory")
+        with pytest.raises(RequestError, match="wake_up: not enough memory"):
+            control.run(WakeUp())
+        assert calls == ["synchronize", "restore", "release cached memory"]
+        calls.clear()
+        parts.fails["restore"] = ValueError("a bad moment")
+        with pytest.raises(ValueError, match="a bad moment"):
+            control.run(WakeUp())
+        assert calls == ["synchronize", "restore"]
+
+
+def test_what_was_done_is_said(control: ModelControl, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        for command in (UpdateWeights(folder="second"), Sleep(level=1), WakeUp(tags=("weights",))):
+            control.run(command)
+    assert [re.sub(r"\d+\.\d+ s", "", each) for each in caplog.messages] == [
+        "update_weights: ; weights of epoch 1, asleep: nothing",
+        "sleep: ; weights of epoch 1, asleep: weights, kv_cache",
+        "wake_up: ; weights of epoch 1, asleep: kv_cache",
+    ]
+
+
+def test_tensors_are_staged_for_the_weights(parts: Any) -> None:
+    control = ModelControl(weights=parts, runner=parts, scheduler=parts, embeddings=parts, forget_answers=lambda: None)
+    tensor: Any = SimpleNamespace(name="one")
+    control.staged.stage(StageTensor(update_id="first", tensor=tensor))
+    assert parts.take() == ["check given"]
+    control.run(Sleep(level=1))
+    with pytest.raises(CheckpointError, match="no tensors were given"):
+        control.run(UpdateWeights(update_id="first"))
+
+
 # --- an engine that is started again ----------------------------------------------------------------------------------
 
 
@@ -224,6 +280,13 @@ def test_the_weights_of_before_are_loaded_again(control: ModelControl, parts: An
         "check second", "replace second", "check third partly", "replace third partly",
     ]  # fmt: skip
     assert control.status == ModelStatus(epoch=3, folders=("second", "third"))
+
+
+def test_graphs_are_recorded_with_the_weights_of_before(control: ModelControl, parts: Any) -> None:
+    """And what was lost once stays lost."""
+    control.replay(ModelStatus(epoch=3, folders=("second",), has_lost=True))
+    assert parts.take() == ["check second", "replace second", "restore graphs"]
+    assert control.status == ModelStatus(epoch=3, folders=("second",), has_lost=True)
 
 
 def test_those_of_the_checkpoint_are_there_already(control: ModelControl, parts: Any) -> None:
