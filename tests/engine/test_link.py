@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -21,10 +23,12 @@ import numpy as np
 import pytest
 from forked_python import started
 from link_child import Echo, Facts, Order
+from link_pair import linked, read_next
 
 from seesay.engine.process.launch import ChildProcess
-from seesay.engine.process.link import MAX_STALL_S, LinkClosedError, choose_folder
+from seesay.engine.process.link import MAX_STALL_S, Link, LinkClosedError, choose_folder
 from seesay.engine.process.segments import MAX_SEGMENTS, SegmentReader
+from seesay.engine.process.writer import SHARED
 
 TESTS = Path(__file__).parents[1] / "support"
 
@@ -153,6 +157,70 @@ def test_arrays_that_are_kept_are_never_overwritten(child: ChildProcess[Any, Any
 def test_a_segment_that_is_not_known_is_refused() -> None:
     with pytest.raises(ValueError, match="segment 3 of shared memory"):
         SegmentReader().view(3, 10)
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[Link[Any, Any], Link[Any, Any]]]:
+    with linked(Echo, Echo) as pair:
+        yield pair
+
+
+@pytest.mark.parametrize("number", [-1, 0])
+def test_a_message_whose_descriptor_is_missing_is_refused_at_once(
+    pair: tuple[Link[Any, Any], Link[Any, Any]], number: int
+) -> None:
+    """Of a segment that is not known yet, and of memory of its own. No other message's descriptor is taken for it."""
+    link, other = pair
+    place = SHARED.pack(1 << 16, number, True)
+    link._outgoing.send_multipart([b"", place])
+    assert other.wait(60)
+    with pytest.raises(LinkClosedError, match="could not be received"):
+        other.receive()
+
+
+def test_what_comes_in_place_of_a_descriptor_is_refused(pair: tuple[Link[Any, Any], Link[Any, Any]]) -> None:
+    link, other = pair
+    link._files.send(b"\0")  # the mark, and no descriptor with it
+    link._outgoing.send_multipart([b"", SHARED.pack(1 << 16, -1, True)])
+    assert other.wait(60)
+    with pytest.raises(LinkClosedError, match="in the middle of a message"):
+        other.receive()
+
+
+def test_a_forked_process_ends_no_link_of_its_parent(pair: tuple[Link[Any, Any], Link[Any, Any]]) -> None:
+    """It has a copy of both ends, which it cannot use. A message of the parent waits meanwhile."""
+    link, other = pair
+    while not link._writer._is_blocked:
+        if not link.num_waiting_bytes:
+            link.send(Echo(1, {}))
+    if not (pid := os.fork()):
+        refused = 1
+        try:
+            link.close()
+            other.close(delivers=True)
+            link.send(Echo(1, {}))
+        except LinkClosedError:
+            refused = 0
+        finally:
+            os._exit(refused)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    link.send(Echo(2, {"a": np.zeros(1 << 16, np.uint8)}))
+    while read_next(other).number != 2:
+        pass
+
+
+def test_where_the_system_starts_no_thread_there_is_no_link(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(tempfile, "tempdir", "/tmp")
+    (folder := choose_folder()).mkdir()
+    ours, theirs = socket.socketpair()
+    with ours, theirs, monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(OSError, match="can't start new thread"):
+            Link(folder, ours, receives=Echo, is_child=False)
+    shutil.rmtree(folder)
 
 
 def test_many_messages_with_memory_keep_their_order_and_leave_no_files(child: ChildProcess[Any, Any]) -> None:

@@ -309,10 +309,7 @@ class Do(Message):
 
     @classmethod
     def of(cls, number: int, command: commands.Command) -> Do:
-        values = {field.name: getattr(command, field.name) for field in fields(command)}
-        if isinstance(command, commands.StageTensor):
-            values["tensor"] = {field.name: getattr(command.tensor, field.name) for field in fields(GivenTensor)}
-        return cls(number, type(command).__name__, values)
+        return cls(number, type(command).__name__, {each.name: getattr(command, each.name) for each in fields(command)})
 
     def restore(self) -> commands.Command:
         values = {name: _tuples(value) for name, value in self.fields.items()}

@@ -140,7 +140,6 @@ class Writer:
                 failure = self._write(message)
             except Exception as error:
                 with self._changed:
-                    self._is_writing = self._is_blocked = False
                     self._lose(f"a message could not be sent: {error}")
                 return
             with self._changed:

@@ -6,8 +6,11 @@ It is this process here: its link is real, and the test is at the other end. tes
 from __future__ import annotations
 
 import gc
+import io
 import logging
 import os
+import runpy
+import signal
 import socket
 import sys
 import threading
@@ -192,6 +195,24 @@ def test_the_program_ends_with_the_status(process: Child) -> None:
     process.far.send(kinds.Start("folder", {}, {}, logging.WARNING, 2.5))
     with pytest.raises(EndedError, match="1"):
         child.run()
+
+
+def test_a_process_without_orders_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its parent has gone."""
+
+    def end(status: int) -> None:
+        raise EndedError(status)
+
+    handler, interval_s = signal.getsignal(signal.SIGINT), sys.getswitchinterval()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
+    monkeypatch.setattr(os, "_exit", end)
+    try:
+        with pytest.raises(EndedError, match="1"):
+            runpy.run_path(child.__file__, run_name="__main__")
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        sys.setswitchinterval(interval_s)
+        gc.enable()
 
 
 # --- failures ---------------------------------------------------------------------------------------------------------

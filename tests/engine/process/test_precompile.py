@@ -252,12 +252,32 @@ def test_a_note_holds_for_what_determines_kernels(
     kernels: Path, folder: Path, tmp_path: Path, name: str, content: str, is_same: bool
 ) -> None:
     (tmp_path / "plugin.py").write_text("some code")
-    engine = {"plugins": [str(tmp_path / "plugin.py"), "a.module"]}
+    engine = {"plugins": [str(tmp_path / "plugin.py"), "a.module"], "tp": 1}
     key = module._make_key(folder, engine)
-    assert key == module._make_key(folder, dict(engine))
+    assert key == module._make_key(folder, dict(reversed(engine.items())))
     assert key != module._make_key(folder, {**engine, "session_len": 3})
     (tmp_path / name).write_text(content)
     assert (module._make_key(folder, engine) == key) is is_same
+
+
+def test_the_order_of_files_does_not_matter(kernels: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each file system has another one."""
+
+    class Reversed:
+        def __init__(self, path: Path) -> None:
+            self._path = path
+
+        def rglob(self, pattern: str) -> list[Path]:
+            return sorted(self._path.rglob(pattern), reverse=True)
+
+        def glob(self, pattern: str) -> list[Path]:
+            return sorted(self._path.glob(pattern), reverse=True)
+
+    (kernels.parent / "gpus" / "0000:01" / "information").write_text("Model: \t B\n")
+    key = module._make_key(folder, {"plugins": []})
+    for name in ("_KERNELS", "_GPUS"):
+        monkeypatch.setattr(module, name, Reversed(getattr(module, name)))
+        assert module._make_key(folder, {"plugins": []}) == key
 
 
 def test_a_configuration_of_bytes_that_are_no_text_has_a_key(kernels: Path, folder: Path) -> None:

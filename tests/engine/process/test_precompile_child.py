@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import runpy
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
@@ -116,6 +117,12 @@ def test_the_process_ends_with_its_parent_alone(process: Process, monkeypatch: p
     with pytest.raises(Empty):
         process.ended.get(timeout=0.2)
     assert process.leave() == 1
+
+
+def test_a_process_without_orders_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
+    with pytest.raises(ValueError, match="Expecting value"):
+        runpy.run_path(precompile_child.__file__, run_name="__main__")
 
 
 # --- kernels ----------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import socket
 import threading
 import weakref
 from collections.abc import Iterator
@@ -12,20 +13,22 @@ from typing import Any
 
 import numpy as np
 import pytest
+import zmq
 from link_child import Echo
 from link_pair import linked, make_pair, read_next
 from waiting import wait_until
 
 from seesay.engine.process import arrays, segments
+from seesay.engine.process.arrays import ArrayWriter
 from seesay.engine.process.link import Limits, Link, LinkClosedError
 from seesay.engine.process.segments import MAX_SEGMENTS, SEGMENT_BYTES
-from seesay.engine.process.writer import SHARED
+from seesay.engine.process.writer import Writer
 
 LARGE = 1 << 16
 NUM_LARGE = 600
+"""More than a socket's buffer holds descriptors of."""
 NUM_LAST = 48
 """Messages that ZeroMQ holds for a peer, however slowly it reads."""
-"""More than a socket's buffer holds descriptors of."""
 
 Pair = tuple[Link[Any, Any], Link[Any, Any]]
 
@@ -117,6 +120,78 @@ def test_a_process_that_reads_is_not_lost_however_much_is_sent() -> None:
         for number in range(300):
             link.send(Echo(number, {"a": np.zeros(1 << 20, np.uint8)}))
             assert read_next(other).number == number
+
+
+def test_a_process_that_reads_again_may_be_sent_much_at_once() -> None:
+    """What it did not take before does not count against it."""
+    with linked(Echo, Echo, Limits(max_bytes=1 << 20)) as (link, other):
+        fill(link)
+        link.send(Echo(1, {}))
+        while read_next(other).number != 1:
+            pass
+        wait_until(lambda: link.num_waiting_bytes == 0)
+        for number in range(2, 5):
+            link.send(Echo(number, {"a": np.zeros(1 << 21, np.uint8)}))
+        assert [read_next(other).number for _ in range(3)] == [2, 3, 4]
+
+
+def test_small_messages_go_out_at_once_again_behind_a_large_one(pair: Pair) -> None:
+    """Their sender's thread sends them: another one would have to be waited for."""
+    link, other = pair
+    link.send(Echo(1, {"a": np.zeros(LARGE, np.uint8)}))
+    assert read_next(other).number == 1
+    wait_until(lambda: link.num_waiting_bytes == 0)
+    threads: list[threading.Thread] = []
+    link.send(Echo(2, {}), lambda _: threads.append(threading.current_thread()))
+    assert threads == [threading.current_thread()] and read_next(other).number == 2
+
+
+def test_what_waits_for_a_process_that_dies_waits_no_longer(pair: Pair) -> None:
+    """Without a limit in time, too."""
+    link, other = pair
+    fill(link)
+    other.close()
+    wait_until(lambda: link.is_broken)
+    with pytest.raises(LinkClosedError, match="the other process has gone"):
+        link.send(Echo(1, {}))
+
+
+def refuse_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+
+
+def test_where_the_system_starts_no_thread_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    gc.collect()
+    outgoing: Any = None
+    ours, theirs = socket.socketpair()
+    with ours, theirs, monkeypatch.context() as patch:
+        refuse_threads(patch)
+        before = count_files()
+        with pytest.raises(BlockingIOError, match="can't start new thread"):
+            Writer(outgoing, ours, Limits())
+        gc.collect()
+        assert count_files() == before
+
+
+def test_a_socket_that_fails_loses_its_process() -> None:
+    """Its sender learns so at once, and all later ones."""
+
+    class Failing:
+        def send(self, payload: bytes, flags: int) -> None:
+            raise zmq.ZMQError(zmq.ETERM)
+
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        outgoing: Any = Failing()
+        writer = Writer(outgoing, ours, Limits())
+        for _ in range(2):
+            with pytest.raises(LinkClosedError, match="a message could not be sent"):
+                writer.put(b"", ArrayWriter(), None)
+        assert writer.is_broken and writer.num_waiting_bytes == 0
+        writer.close()
 
 
 def test_a_process_that_reads_nothing_for_too_long_is_lost() -> None:
@@ -241,23 +316,3 @@ def test_messages_beyond_the_segments_have_memory_of_their_own(pair: Pair) -> No
         kept.append(read_next(other))
     assert link._writer.segments.num_used == MAX_SEGMENTS
     assert all((message.arrays["a"] == message.number).all() for message in kept)
-
-
-@pytest.mark.parametrize("number", [-1, 0])
-def test_a_message_whose_descriptor_is_missing_is_refused_at_once(pair: Pair, number: int) -> None:
-    """Of a segment that is not known yet, and of memory of its own. No other message's descriptor is taken for it."""
-    link, other = pair
-    place = SHARED.pack(LARGE, number, True)
-    link._outgoing.send_multipart([b"", place])
-    assert other.wait(60)
-    with pytest.raises(LinkClosedError, match="could not be received"):
-        other.receive()
-
-
-def test_what_comes_in_place_of_a_descriptor_is_refused(pair: Pair) -> None:
-    link, other = pair
-    link._files.send(b"\0")  # the mark, and no descriptor with it
-    link._outgoing.send_multipart([b"", SHARED.pack(LARGE, -1, True)])
-    assert other.wait(60)
-    with pytest.raises(LinkClosedError, match="in the middle of a message"):
-        other.receive()
