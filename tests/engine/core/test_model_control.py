@@ -89,7 +89,7 @@ def control(parts: Any) -> ModelControl:
 
 
 def empties_caches(calls: list[str]) -> bool:
-    return {"clear embeddings", "forget answers"} <= set(calls)
+    return {"clear embeddings", "forget prefixes", "forget answers"} <= set(calls)
 
 
 def test_an_update_replaces_weights_and_empties_what_was_computed_with_them(control: ModelControl, parts: Any) -> None:
@@ -171,6 +171,29 @@ def test_parts_wake_up_one_by_one(control: ModelControl, parts: Any) -> None:
     assert parts.take() == ["restore cache"] and control.status.asleep == ("weights",)
     control.run(WakeUp())
     assert parts.take() == ["restore", "restore graphs"]
+
+
+def test_what_is_awake_alone_goes_to_sleep_again(control: ModelControl, parts: Any) -> None:
+    control.run(Sleep(level=1))
+    control.run(WakeUp(tags=("kv_cache",)))
+    parts.take()
+    control.run(Sleep(level=1))
+    calls = parts.take()
+    assert "drop cache" in calls and "offload" not in calls and control.status.asleep == PARTS
+
+
+def test_nothing_that_is_awake_wakes_up_again(control: ModelControl, parts: Any) -> None:
+    control.run(WakeUp(tags=()))
+    assert parts.take() == []
+
+
+def test_dropped_weights_are_read_from_all_their_folders(control: ModelControl, parts: Any) -> None:
+    control.run(UpdateWeights(folder="second"))
+    control.run(UpdateWeights(folder="third", is_partial=True))
+    control.run(Sleep(level=2))
+    parts.take()
+    control.run(WakeUp())
+    assert parts.take() == ["replace second", "replace third partly", "restore cache", "restore graphs"]
 
 
 def test_weights_on_the_host_are_replaced_on_the_device_and_awake(control: ModelControl, parts: Any) -> None:
