@@ -7,6 +7,7 @@ import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,13 @@ from llm.backbones import Backbone, composed, make_backbone
 from waiting import wait_until
 
 from seesay.config import EngineConfig
-from seesay.engine.commands import ResetCaches, UnloadAdapter
+from seesay.config.grammar import Grammar
+from seesay.engine.commands import DropStaged, ModelStatus, ResetCaches, UnloadAdapter
 from seesay.engine.core.live_requests import Awaited
 from seesay.engine.front.engine import AsyncEngine
-from seesay.engine.token_messages import TokenOutput
+from seesay.engine.token_messages import CoreFacts, TokenOutput, TokenRequest
 from seesay.errors import ErrorCode, RequestError
+from seesay.grammars.program import make_program
 from seesay.llm.plans.sampling_params import SamplingParams
 from seesay.llm.plans.step_plan import StepPlan
 from seesay.llm.running.step_input import StepRows
@@ -379,6 +382,8 @@ def test_what_comes_behind_a_command_waits_for_it_and_is_answered(tiny_checkpoin
                 order.append(delta.request_id)
         assert len(order) == 2, "the first one ended before"
         updating.join(60)
+        assert loop.control is not None and loop.status.epoch == 1
+    assert loop.control is None, "it would hold the weights"
 
 
 def test_requests_whose_adapter_was_unloaded_are_refused(tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -395,3 +400,106 @@ def test_requests_whose_adapter_was_unloaded_are_refused(tmp_path_factory: pytes
         ask(world, replace(PICTURE, adapter="down"))
     finally:
         world.close()
+
+
+# --- what a frontend asks of it ---------------------------------------------------------------------------------------
+
+
+def hash_of(question: Question) -> bytes:
+    return question.make_prompt().items[0].hash
+
+
+def test_the_loop_says_what_it_is(make_world: Make) -> None:
+    loop = make_world().loop
+    assert loop.facts == CoreFacts(
+        device="cpu", dtype="float32", session_len=96, max_batch_size=8, takes_media=True, resizes_on_device=False
+    )
+    assert loop.status == loop.confirm_status() == ModelStatus() and loop.fault is None
+
+
+def test_a_part_is_busy_while_it_computes(make_world: Make) -> None:
+    gate = Gate()
+
+    class Held(Faults):
+        def strike(self, name: str, step: StepPlan | StepRows | None = None) -> None:
+            if name in ("encode", "before collect"):
+                gate.wait()
+
+    world = make_world(Held())
+
+    def is_busy(part: str) -> bool:
+        return [name for name, busy_s in world.loop.busy_s().items() if busy_s] == [part]
+
+    assert world.loop.busy_s() == {"engine": 0.0, "encoder": 0.0}
+    request_id = world.submit(replace(PICTURE, params=SamplingParams(max_new_tokens=1)))
+    for expected in ("encoder", "engine"):
+        assert gate.arrived.acquire(timeout=60)
+        wait_until(partial(is_busy, expected))
+        gate.arrived.release()
+        gate.open()
+    assert world.take_final(request_id).error is None
+
+
+def test_a_request_ends_with_the_reason_of_its_frontend(make_world: Make) -> None:
+    world = make_world()
+    request_id = world.submit(Question(1, (), 2, SamplingParams(max_new_tokens=80)), streams=True)
+    world.take_delta()
+    world.loop.finish(request_id, "stop")
+    assert world.take_final(request_id).finish_reason == "stop"
+    world.loop.finish(request_id, "stop")
+    world.check_idle()
+
+
+def test_media_are_expected_and_known_once_they_are_encoded(make_world: Make) -> None:
+    world = make_world()
+    world.loop.expect_media([7, 8])
+    world.loop.forget_media([8])
+    assert world.loop.embeddings._expected == {7}
+    assert not world.loop.is_encoded(hash_of(PICTURE))
+    ask(world, PICTURE)
+    assert world.loop.is_encoded(hash_of(PICTURE)) and not world.loop.is_encoded(
+        hash_of(replace(PICTURE, pictures=(2,)))
+    )
+
+
+@pytest.mark.parametrize("can_be_made", [True, False])
+def test_features_that_are_asked_for_answer_the_request_or_end_it(make_world: Make, can_be_made: bool) -> None:
+    world = make_world(caching=False)
+    [expected] = ask(world, PICTURE)
+    world.loop.run_command(ResetCaches())
+    wanted: queue.SimpleQueue[tuple[int, int]] = queue.SimpleQueue()
+    world.loop.embeddings._on_features_wanted = lambda *asked: wanted.put(asked)
+    prompt = PICTURE.make_prompt()
+    [item] = prompt.items
+    bare = replace(prompt, items=(replace(item, features={}, has_arrays=False),))
+    world.loop.submit([TokenRequest(request_id=90, prompt=bare, params=PICTURE.params, defers_tokens=True)])
+    assert wanted.get(timeout=60) == (90, 0)
+    world.loop.give_features(91, 0, item.features)  # of one that has ended
+    failed = RequestError(ErrorCode.INVALID_REQUEST, "the picture is gone")
+    world.loop.give_features(90, 0, item.features if can_be_made else failed)
+    final = world.take_final(90)
+    assert final.error is (None if can_be_made else failed)
+    assert not can_be_made or list(final.token_ids) == expected.token_ids
+    world.check_idle()
+
+
+def test_tensors_are_not_staged_where_weights_cannot_be_replaced(make_world: Make) -> None:
+    world = make_world()
+    with pytest.raises(RequestError, match="weights cannot be replaced"):
+        world.loop.run_command(DropStaged(update_id="first"))
+
+
+def test_a_closed_loop_has_ended_and_holds_nothing(make_world: Make) -> None:
+    world = make_world(masks_beside=True)
+    grammar = make_program(Grammar(kind="regex", source="[a-e]{99}"))
+    ask(world, replace(PICTURE, grammar=grammar))
+    world.loop.close()
+    assert world.loop.fault is None and not world.loop._thread.is_alive()
+    assert not hasattr(world.loop, "_runner") and not hasattr(world.loop, "_flight")
+    assert not world.loop.is_encoded(hash_of(PICTURE))
+    with pytest.raises(RequestError) as caught:
+        assert world.loop.adapters.places.store is None
+    assert caught.value.code is ErrorCode.CLOSED
+    wait_until(
+        lambda: not any(each.name.startswith(("seesay-masks", "seesay-grammar")) for each in threading.enumerate())
+    )
