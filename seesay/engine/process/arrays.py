@@ -23,7 +23,8 @@ import numpy.typing as npt
 INLINE_BYTES = 32 << 10
 """Larger arrays go through shared memory: below it, a copy is cheaper than a mapping."""
 
-_INLINE, _SHARED = 1, 2
+_CODE = 1
+"""Of the extension of MessagePack that is an array."""
 _ALIGNMENT = 64
 _KINDS = "biuf"
 
@@ -53,11 +54,11 @@ class ArrayWriter:
             kind = f"an array of {value.dtype}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
             raise TypeError(f"{kind} cannot cross to another process")
         if value.nbytes <= INLINE_BYTES:
-            return _pack(_INLINE, value, value.tobytes())
+            return _pack(value, value.tobytes())
         start = self.num_shared_bytes
         self.pieces.append((start, value))
         self.num_shared_bytes += value.nbytes + -value.nbytes % _ALIGNMENT
-        return _pack(_SHARED, value, start)
+        return _pack(value, start)
 
     def share(self) -> int:
         """Return the descriptor of an anonymous file that holds the large arrays; it is the caller's to close. Raises
@@ -93,17 +94,19 @@ class ArrayReader:
 
     def extension_hook(self, code: int, data: memoryview) -> npt.NDArray[Any]:
         """Return the array of an extension. Raises `ValueError` for whatever `ArrayWriter` does not write."""
+        if code != _CODE:
+            raise ValueError(f"extension {code} is not expected in a message")
         name, shape, content = _unpack(data)
         dtype = np.dtype(name)
         if dtype.kind not in _KINDS:
             raise ValueError(f"an array of {dtype} is not expected in a message")
         count = int(np.prod(shape, dtype=np.int64))
-        if code == _INLINE and isinstance(content, bytes):
+        if isinstance(content, bytes):
             # A copy of its own memory, so that it may be written to like any other array.
             return np.frombuffer(content, dtype, count).reshape(shape).copy()
-        if code == _SHARED and isinstance(content, int) and self._shared is not None:
-            return np.frombuffer(memoryview(self._shared), dtype, count, content).reshape(shape)
-        raise ValueError(f"extension {code} is not expected in a message")
+        if self._shared is None:
+            raise ValueError("a large array is not expected in a message without shared memory")
+        return np.frombuffer(memoryview(self._shared), dtype, count, content).reshape(shape)
 
 
 def map_shared(descriptor: int, num_bytes: int) -> Buffer:
@@ -131,8 +134,8 @@ def make_file(name: str) -> int:
         return os.dup(file.fileno())
 
 
-def _pack(code: int, value: npt.NDArray[Any], content: bytes | int) -> msgspec.msgpack.Ext:
-    return msgspec.msgpack.Ext(code, msgspec.msgpack.encode((value.dtype.str, value.shape, content)))
+def _pack(value: npt.NDArray[Any], content: bytes | int) -> msgspec.msgpack.Ext:
+    return msgspec.msgpack.Ext(_CODE, msgspec.msgpack.encode((value.dtype.str, value.shape, content)))
 
 
 def _unpack(data: memoryview) -> tuple[str, Sequence[int], bytes | int]:
