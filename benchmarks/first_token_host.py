@@ -69,7 +69,7 @@ def run_core(pipe: Connection) -> None:
             for item in request.prompt.items:
                 frames = item.features["frames"]
                 pinned[: frames.nbytes] = frames.reshape(-1)
-            report = kinds.Report(0, 0.0, 0.0, None, None, received_s, time.perf_counter(), (), None, None, None)
+            report = kinds.Report(0, 0.0, 0.0, None, None, received_s, time.perf_counter(), (), None, None, None, 0, 0)
             output = kinds.Output(request.request_id, (65,), None, "length", None, None, None, report)
             link.send(kinds.Outputs((output,), _NO_NEWS))
         del message

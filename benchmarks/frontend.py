@@ -114,7 +114,7 @@ FACTS = CoreFacts(
     takes_media=True,
     resizes_on_device=False,
 )
-_REPORT = kinds.Report(0, 0.0, 0.0, None, None, 1.0, 1.0, (), None, None, None)
+_REPORT = kinds.Report(0, 0.0, 0.0, None, None, 1.0, 1.0, (), None, None, None, 0, 0)
 
 
 # --- the frontend -----------------------------------------------------------------------------------------------------

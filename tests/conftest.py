@@ -10,6 +10,7 @@ import shutil
 import signal
 from collections.abc import Callable, Iterator
 from functools import partial
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--stress-s", type=float, default=2.0, help="seconds that each stress test on a GPU takes")
 
 
+COMPLETE_TRANSFORMERS = (5, 24)
+"""The release that has all models that ours are compared with. Older ones, which run as well, lack some."""
 BROWSER_FILES = (
     "test_page.py", "test_look.py", "test_history.py", "test_answers.py", "test_controls.py", "test_saving.py",
     "test_login.py", "test_played.py",
@@ -192,6 +195,12 @@ def make_once(folder: Path, make: Callable[[Path], object]) -> Path:
     return folder
 
 
+def is_of_newer_transformers(error: ImportError) -> bool:
+    """Whether an import failed because Transformers is older than the release that has all models we compare with."""
+    installed = tuple(int(part) for part in metadata.version("transformers").split(".")[:2])
+    return (error.name or "").startswith("transformers") and installed < COMPLETE_TRANSFORMERS
+
+
 @pytest.fixture(scope="session")
 def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Callable[[str], Path]:
     """`tiny_checkpoint(name)` is the folder of a tiny random checkpoint, made by Transformers on first use: by one of
@@ -222,7 +231,12 @@ def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pyte
         if name in CHECKPOINTS and (package := CHECKPOINTS[name].needs) is not None:
             pytest.importorskip(package, reason=f"{name} is compared with a model that needs {package}")
         if name not in made:
-            made[name] = make_once(shared / "checkpoints" / name, partial(write, name))
+            try:
+                made[name] = make_once(shared / "checkpoints" / name, partial(write, name))
+            except ImportError as error:
+                if not is_of_newer_transformers(error):
+                    raise
+                pytest.skip(f"{name} is compared with a model that this Transformers does not have: {error}")
         return made[name]
 
     return get

@@ -54,8 +54,13 @@ def is_running(precompile: Precompile) -> bool:
 def test_steps_call_only_kernels_that_a_start_has_called(
     tiny_checkpoint: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    """Pictures with quantized weights and caches. What is late would be compiled while requests wait."""
-    check_late(tmp_path, quantize(tiny_checkpoint, tmp_path, "gptq, in order of activations", "int4"))
+    """Pictures with quantized weights and caches, and experts of four bits. What is late would be compiled while
+    requests wait."""
+    check_late(
+        tmp_path,
+        quantize(tiny_checkpoint, tmp_path, "gptq, in order of activations", "int4"),
+        (str(tiny_checkpoint("gpt_oss_mxfp4")), {"session_len": 120}),
+    )
 
 
 @pytest.mark.slow

@@ -10,16 +10,6 @@ import torch
 from enrolment import SIBLING
 from original_layouts import CODE, Json, copy_tokenizer
 from safetensors.torch import load_file, save_file
-from transformers import (
-    NemotronH_Omni_Reasoning_V3,
-    NemotronH_Omni_Reasoning_V3_Config,
-    NemotronH_Omni_Reasoning_V3ImageProcessor,
-    NemotronH_Omni_Reasoning_V3Processor,
-    NemotronH_Omni_Reasoning_V3VideoProcessor,
-    NemotronHConfig,
-    ParakeetFeatureExtractor,
-    RadioConfig,
-)
 
 _PATCHES = {"patch_size": 4, "min_num_patches": 16, "max_num_patches": 256}
 _VIDEO_PATCHES = {"patch_size": 4, "video_target_num_patches": 90}
@@ -27,6 +17,16 @@ _VIDEO_PATCHES = {"patch_size": 4, "video_target_num_patches": 90}
 
 def write_nemotron_omni(path: Path, **text_options: Any) -> None:
     """The tower's table of positions has 8 x 8 of them: pictures have fewer and more; three learned rows come first."""
+    from transformers import (
+        NemotronH_Omni_Reasoning_V3,
+        NemotronH_Omni_Reasoning_V3_Config,
+        NemotronH_Omni_Reasoning_V3ImageProcessor,
+        NemotronH_Omni_Reasoning_V3Processor,
+        NemotronH_Omni_Reasoning_V3VideoProcessor,
+        NemotronHConfig,
+        ParakeetFeatureExtractor,
+        RadioConfig,
+    )
     from vl.checkpoints import CHATML, NEMOTRON_SIZES, QWEN_TEXT, STATISTICS, make_tokenizer, save_model
 
     template = CHATML.replace("@image@", "<image>").replace("@video@", "<video>")

@@ -58,7 +58,7 @@ def _read_scales(scales: Weight, dtype: torch.dtype) -> torch.Tensor:
     """Return the powers of two, float32 [outputs, groups]. Raises `TensorError` for those that are none, or by which
     numbers would not be finite in `dtype`."""
     largest = torch.finfo(dtype).max / _VALUES[-1]
-    for part, place in scales.places():
+    for part, place in () if scales.data.is_meta else scales.places():
         if (place == _NO_NUMBER).any() or torch.exp2(place.amax().float() - _BIAS) > largest:
             raise TensorError(part.tensor, "has scales that are not numbers, or too large")
     return (scales.data.int() << _MANTISSA_BITS).clamp_(min=1 << (_MANTISSA_BITS - 1)).view(torch.float32)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -38,18 +38,43 @@ class AttentionShape:
     soft_cap: float | None
 
 
-@dataclass(frozen=True, slots=True)
+Angles = tuple[torch.Tensor, torch.Tensor]
+"""cos and sin [T, 1, R], as `Ops.rotate_and_write` takes them."""
+
+
+@dataclass(slots=True)
 class ModuleStep:
     """The values of a step that `Ops` takes. plan: of layers that see all before them. windowed_plan: of layers with a
-    window, in which tokens of a picture may see each other. still: cos [T, 1, 2] and sin that turn nothing, for queries
-    and keys that the modules have turned."""
+    window, in which tokens of a picture may see each other. still: angles that turn nothing, for queries and keys that
+    the modules have turned."""
 
     caches: Sequence[LayerCache]
     plan: Any
     windowed_plan: Any
     slots: torch.Tensor
     faults: torch.Tensor
-    still: tuple[torch.Tensor, torch.Tensor]
+    still: Angles
+    _left: tuple[torch.Tensor, torch.Tensor, Angles] | None = None
+    _angles: dict[int, tuple[torch.Tensor, Angles]] = field(default_factory=dict)
+    """By the id of a module's cos, which is kept with them so that no other one gets its id."""
+
+    def turn_later(self, query: torch.Tensor, key: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
+        """Note that the layer that attends next takes these very tensors, turned by cos and sin [1, T, R], whose halves
+        are equal."""
+        if id(cos) not in self._angles:
+            first, second = sin[0, :, None].to(query.dtype).chunk(2, dim=-1)
+            angles = cos[0, :, None].to(query.dtype).contiguous(), torch.cat((-first, second), dim=-1)
+            self._angles[id(cos)] = cos, angles
+        self._left = query, key, self._angles[id(cos)][1]
+
+    def take_angles(self, query: torch.Tensor, key: torch.Tensor) -> Angles:
+        """Return by what to turn these queries and keys. Raises `CheckpointError` if they are others than noted."""
+        left, self._left = self._left, None
+        if left is None:
+            return self.still
+        if left[0] is not query or left[1] is not key:
+            raise CheckpointError("its layers change queries or keys that are turned")
+        return left[2]
 
 
 @dataclass(slots=True)
@@ -92,12 +117,13 @@ class LayerAttention:
         [1, G, T, D] and values [1, G, T, Dv], which are written to the cache."""
         ops, step, shape = self.holder.ops, self.holder.step, self.shape
         assert step is not None
+        angles = step.take_angles(query, key)
         parts = [part[0].transpose(0, 1) for part in (query, key, value)]
         if shape.value_dim != shape.head_dim:
             parts[2] = torch.nn.functional.pad(parts[2], (0, shape.head_dim - shape.value_dim))
-        qkv = torch.cat(parts, dim=1)
+        qkv = _pack(parts)
         cache = step.caches[self.index]
-        ops.rotate_and_write(qkv, *step.still, cache, step.slots, None, step.faults)
+        ops.rotate_and_write(qkv, *angles, cache, step.slots, None, step.faults)
         output = ops.attend(
             qkv[:, : shape.num_heads],
             cache,
@@ -108,6 +134,20 @@ class LayerAttention:
             sinks=sinks,
         )
         return output[None, ..., : shape.value_dim].contiguous()
+
+
+def _pack(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return queries, keys and values [T, heads, D] in one dense tensor: a copy, unless they are parts of one product
+    that lie one after another."""
+    first = parts[0]
+    num_heads, head_dim = sum(part.shape[1] for part in parts), first.shape[2]
+    strides = (num_heads * head_dim, head_dim, 1)
+    place = first.data_ptr()
+    for part in parts:
+        if part.stride() != strides or part.data_ptr() != place:
+            return torch.cat(list(parts), dim=1)
+        place += part.shape[1] * head_dim * part.itemsize
+    return first.as_strided((len(first), num_heads, head_dim), strides)
 
 
 def bind(modules: Sequence[torch.nn.Module], shapes: Sequence[AttentionShape], holder: StepHolder) -> None:

@@ -53,14 +53,14 @@ class CheckedDecoder(Decoder, Protocol):
         ...
 
 
-def check_decoder(decoder: CheckedDecoder) -> None:
-    """Raise `CheckpointError` if a text in a packed step has other logits than alone, as the model computes them: if
-    its modules mix tokens of different texts, do not take positions, or keep something of what came before."""
+def compute_texts(decoder: CheckedDecoder) -> list[CheckedPrompt]:
+    """Return texts with their logits [T, vocab], in place of hidden states, as the model computes each of them alone.
+    To be called while its modules are as they were."""
     ids = _draw_ids(decoder)
     none = torch.empty(0, dtype=torch.int64, device=decoder.device)
     num_axes = decoder.traits.num_position_axes
     axes = (num_axes,) if num_axes > 1 else ()
-    prompts = [
+    return [
         CheckedPrompt(
             ids=ids[row, :length],
             positions=torch.arange(length, device=decoder.device).expand(*axes, -1),
@@ -70,7 +70,12 @@ def check_decoder(decoder: CheckedDecoder) -> None:
         )
         for row, length in enumerate(_LENGTHS)
     ]
-    for prompt, hidden in zip(prompts, _compute_packed(decoder, prompts, _STEPS), strict=True):
+
+
+def check_texts(decoder: CheckedDecoder, texts: Sequence[CheckedPrompt]) -> None:
+    """Raise `CheckpointError` if a text of `compute_texts` in a packed step has other logits than alone: if the modules
+    mix tokens of different texts, do not take positions, or keep something of what came before."""
+    for prompt, hidden in zip(texts, _compute_packed(decoder, texts, _STEPS), strict=True):
         error = _compare(decoder.logits(hidden), prompt.expected)
         if error > _limit(decoder):
             raise CheckpointError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -11,17 +12,22 @@ import torch
 from seesay.llm.memory.kv_layout import LayerCache
 from seesay.llm.models.decoder import ModelInput
 from seesay.llm.models.modules.module_attention import StepHolder
-from seesay.llm.models.modules.module_check import check_decoder
+from seesay.llm.models.modules.module_check import check_texts, compute_texts
 from seesay.llm.models.modules.module_embedding import ModuleEmbedding
+from seesay.llm.models.modules.module_fusion import Fusion, try_fusions
+from seesay.llm.models.modules.module_graphs import why_not_captured
 from seesay.llm.models.modules.module_model import ModuleModel, ModuleWeights
 from seesay.llm.models.modules.module_parts import without_decoder, without_head
 from seesay.llm.models.modules.module_probe import run_decoder
 from seesay.llm.ops import DecodeRows, RowLayout, pick_ops
 from seesay.llm.plans.traits import DecoderTraits, KVShape
 
+logger = logging.getLogger("seesay")
+
 
 class ModuleDecoder:
-    """See `Decoder`. Its steps are not captured as CUDA graphs: the modules are not ours, and may read the device."""
+    """See `Decoder`. The modules are not ours: what of them is computed by our kernels, and whether their steps are
+    captured as CUDA graphs, is tried at start."""
 
     def __init__(
         self,
@@ -60,7 +66,13 @@ class ModuleDecoder:
         )
         if device.type != "meta":
             with owner.blaming("its modules fail in a trial at start"):
-                check_decoder(self)
+                texts = compute_texts(self)
+                fusion = Fusion(self._model, owner.probed.joined, owner.attention_modules(), self._holder)
+                try_fusions(fusion, lambda: check_texts(self, texts))
+            reason = why_not_captured(self)
+            self._traits = replace(self._traits, has_graphs=reason is None)
+            if reason is not None and device.type != "cpu":
+                logger.warning("decode steps are not captured as graphs, which makes them slow: %s", reason)
 
     @property
     def traits(self) -> DecoderTraits:

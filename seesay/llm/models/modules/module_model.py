@@ -21,7 +21,8 @@ from seesay.errors import CheckpointError, RequestError
 from seesay.llm.models.configs.kinds import list_backbones
 from seesay.llm.models.modules.module_attention import ATTENTION, StepHolder, bind, register
 from seesay.llm.models.modules.module_experts import describe_uneven_experts
-from seesay.llm.models.modules.module_linear import pack_layers, packed_layers
+from seesay.llm.models.modules.module_linear import join_layers, joined_layers
+from seesay.llm.models.modules.module_norm import renew_norms
 from seesay.llm.models.modules.module_probe import attending, check_config, probe, set_attention
 
 if TYPE_CHECKING:
@@ -86,15 +87,19 @@ class ModuleModel:
             with self.blaming():
                 self.model = self._build_empty() if device.type == "meta" else self._read(self._checkpoint, dtype)
             self.model = self.model.to(device).eval().requires_grad_(False)
-            if device.type == "cpu":
-                pack_layers(self.model)
+            if device.type != "meta":
+                join_layers(self.model, but=self.model.get_decoder())
         return self.model
+
+    def attention_modules(self) -> list[torch.nn.Module]:
+        """Return the modules of the loaded decoder that attend, in the order of the layers."""
+        assert self.model is not None
+        return [self.model.get_submodule(name) for name in self.probed.modules]
 
     def bind(self, holder: StepHolder) -> None:
         """Let the layers of the loaded decoder attend through `holder`."""
         assert self.model is not None
-        modules = [self.model.get_submodule(name) for name in self.probed.modules]
-        bind(modules, self.probed.shapes, holder)
+        bind(self.attention_modules(), self.probed.shapes, holder)
         self._own_attention = set_attention(self.model, ATTENTION)
 
     @contextlib.contextmanager
@@ -229,8 +234,8 @@ class ModuleWeights:
     def tensors(self) -> list[torch.Tensor]:
         model = self._owner.model
         assert model is not None
-        packed = [tensor for _, layer in packed_layers(model) for tensor in layer.packed]
-        return [*model.parameters(), *model.buffers(), *packed]
+        joined = [tensor for product, _ in joined_layers(model) for tensor in product.tensors]
+        return [*model.parameters(), *model.buffers(), *joined]
 
     def check(self, source: TensorSource, *, is_partial: bool) -> None:
         """Raise what `replace` would raise."""
@@ -240,20 +245,27 @@ class ModuleWeights:
         """Load the weights of a folder in place of those that are there or were dropped."""
         assert self._owner.model is not None
         new = self._read(source, is_partial=is_partial).state_dict()
+        taken: dict[int, torch.Tensor] = {}
         for name, tensor in self._owner.model.state_dict(keep_vars=True).items():
             if not tensor.numel():
                 tensor.data = tensor.new_empty(new[name].shape)
             tensor.data.copy_(new[name])
-        for name, layer in packed_layers(self._owner.model):
-            layer.take(new[f"{name}.weight"])
+            taken[new[name].data_ptr()] = tensor.data
+        for product, layers in joined_layers(self._owner.model):
+            weights = {layer.index: new[f"{name}.weight"] for name, layer in layers.items()}
+            product.take(  # a head that is tied shares the table of embeddings
+                {index: taken.get(one.data_ptr(), one).to(self.device) for index, one in weights.items()}
+            )
+        renew_norms(self._owner.model)
 
     def drop(self) -> None:
         """Free all weights."""
         assert self._owner.model is not None
-        for _, layer in packed_layers(self._owner.model):
-            layer.drop()
+        for product, _ in joined_layers(self._owner.model):
+            product.drop()
         for parameter in self._owner.model.parameters():
             parameter.data = parameter.data.new_empty(0)
+        renew_norms(self._owner.model)
 
     def _read(self, source: TensorSource, *, is_partial: bool) -> PreTrainedModel:
         if is_partial or not isinstance(source, Checkpoint):

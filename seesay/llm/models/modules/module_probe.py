@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from seesay.errors import CheckpointError
 from seesay.llm.models.modules.module_attention import PROBE, AttentionShape, check_masks, probing, take_window
+from seesay.llm.models.modules.module_linear import noting_inputs
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -27,11 +28,13 @@ _LAYER_TYPES = frozenset(["full_attention", "sliding_attention"])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probed:
-    """The findings of a probe. shapes: the attention of each layer. modules: the names of its modules. hidden_size:
-    components of a hidden state. num_parameters: those by which tokens are multiplied."""
+    """The findings of a probe. shapes: the attention of each layer. modules: the names of its modules. joined: names of
+    linear layers that take the same input, in groups. hidden_size: components of a hidden state. num_parameters: those
+    by which tokens are multiplied."""
 
     shapes: tuple[AttentionShape, ...]
     modules: tuple[str, ...]
+    joined: tuple[tuple[str, ...], ...]
     hidden_size: int
     num_parameters: int
 
@@ -72,7 +75,7 @@ def probe(model: PreTrainedModel) -> Probed:
     give_zeros(model)
     ids = torch.zeros(_PROBE_TOKENS, dtype=torch.int64)
     no_products = _WithoutProducts()  # type: ignore[no-untyped-call]
-    with torch.no_grad(), probing() as found, attending(model, PROBE), no_products:
+    with torch.no_grad(), probing() as found, attending(model, PROBE), noting_inputs(model) as joined, no_products:
         hidden = run_decoder(decoder, torch.arange(_PROBE_TOKENS), input_ids=ids)
     num_layers = decoder.config.num_hidden_layers
     if len(found.shapes) != num_layers:
@@ -86,6 +89,7 @@ def probe(model: PreTrainedModel) -> Probed:
     return Probed(
         shapes=tuple(take_window(shape, masked) for shape in found.shapes),
         modules=tuple(names[id(module)] for module in found.modules),
+        joined=tuple(joined),
         hidden_size=hidden.shape[-1],
         num_parameters=sum(parameter.numel() for parameter in _factors(model)),
     )
