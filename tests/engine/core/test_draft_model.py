@@ -67,6 +67,25 @@ def test_what_was_refused_is_computed_again() -> None:
     assert row.tokens == [10, 11, 12, 13, 30, 50], "what was proposed is none of its tokens"
 
 
+def test_what_is_right_of_each_sequence_is_computed_once() -> None:
+    draft, runner = make_draft()
+    seqs = [make_sequence(1, 10, 11), make_sequence(2, 50, 51), make_sequence(3, 70)]
+    draft.propose(seqs, 3)
+    assert [row.tokens for row in runner.rows.values()] == [[10, 11], [50, 51], [70]], "what it proposes is not known"
+    assert all(row.counts is None for row in runner.rows.values())
+    runner.take_steps()
+    for seq, token_ids in zip(seqs, ([12, 13, 14], [52, 53, 90], [90]), strict=True):
+        grow(seq, *token_ids)
+    draft.propose(seqs, 1)
+    assert runner.take_steps() == [[(1, 4, 1, True), (2, 4, 1, True), (3, 1, 1, True)]]
+
+
+def test_a_sequence_begins_with_all_tokens_that_it_has() -> None:
+    draft, _ = make_draft()
+    text = draft._take(make_sequence(1, 10, 11), 2)
+    assert text is not None and text.learn(VOCAB) == (2, ())
+
+
 def test_a_long_prompt_is_computed_in_steps_that_fit() -> None:
     draft, runner = make_draft(max_step_tokens=8)
     seq = make_sequence(1, *range(10, 30))

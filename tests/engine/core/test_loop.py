@@ -489,6 +489,28 @@ def test_tensors_are_not_staged_where_weights_cannot_be_replaced(make_world: Mak
         world.loop.run_command(DropStaged(update_id="first"))
 
 
+def test_what_is_in_flight_when_a_loop_is_closed_is_handed_out(make_world: Make) -> None:
+    """A step is launched ahead of each commit: the third one when the first two tokens are there."""
+    gate, steps = Gate(), count()
+
+    class Held(Faults):
+        def strike(self, name: str, step: StepPlan | StepRows | None = None) -> None:
+            if name == "before collect" and next(steps) == 0:
+                gate.wait()
+
+    world = make_world(Held(), is_ahead=True)
+    complete = world.submit(Question(1, (), 2, SamplingParams(max_new_tokens=3)))
+    cut_off = world.submit(Question(1, (), 2, SamplingParams(max_new_tokens=60)))
+    assert gate.arrived.acquire(timeout=60)
+    world.loop.stop()
+    gate.arrived.release()
+    gate.open()
+    finals = {output.request_id: output for output in (world.take_delta(), world.take_delta())}
+    assert finals[complete].finish_reason == "length" and len(finals[complete].token_ids) == 3
+    error, report = finals[cut_off].error, finals[cut_off].report
+    assert error is not None and error.code is ErrorCode.CLOSED and report is not None
+
+
 def test_a_closed_loop_has_ended_and_holds_nothing(make_world: Make) -> None:
     world = make_world(masks_beside=True)
     grammar = make_program(Grammar(kind="regex", source="[a-e]{99}"))

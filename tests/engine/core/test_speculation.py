@@ -294,6 +294,18 @@ def test_a_step_proposes_by_itself_where_all_of_its_rows_are_plain() -> None:
     assert rounds.noted[3:] == ["forget"]
 
 
+def test_a_text_that_expects_nothing_any_more_proposes_nothing_in_rounds() -> None:
+    rounds: Any = TextRoundsOf()
+    speculation = make_speculation(rounds=rounds, least_saved=0.0)
+    one, two = (begin(speculation, seq_id, REPEATED, 3) for seq_id in (1, 2))
+    for seq in (one, two):
+        seq.status = SequenceStatus.RUNNING
+    grow(speculation, two, [50, 51])
+    assert speculation.propose(2) == {1: (9,), 2: (9,)} and list(rounds.texts) == [1]
+    grow(speculation, one, [50, 51])
+    assert speculation.propose(2) == {} and not speculation.is_wanted(2)
+
+
 def test_without_rounds_texts_propose_for_rows_that_run_too() -> None:
     speculation = make_speculation()
     seq = begin(speculation, 1, REPEATED, 3)
