@@ -38,23 +38,31 @@ class Engine:
         self.finished: list[int] = []
         self.ended: list[tuple[Any, BaseException, int | None]] = []
         self.inbox = Inbox()
+        self.noted: list[str] = []  # what the scheduler hears of items and blocks
+        self.state, self.is_usable = Lookup.MISSING, True
+        self.waiting: list[Any] = []  # updates of those that wait for the item
         scheduler: Any = SimpleNamespace(
-            forget_blocks=lambda _id: None,
+            forget_blocks=lambda seq_id: self.noted.append(f"forget blocks of {seq_id}"),
             finish=lambda seq_id, *_: self.finished.append(seq_id),
-            mark_failed=lambda *_: (),
-            mark_ready=lambda _hash: None,
+            mark_failed=self._mark_failed,
+            mark_ready=lambda item_hash: self.noted.append(f"{item_hash.decode()} is ready"),
         )
         self.scheduler = scheduler
         embeddings: Any = SimpleNamespace(
-            store=SimpleNamespace(find=lambda _hash: Lookup.MISSING),
+            store=SimpleNamespace(find=lambda _hash: self.state),
             find_users=lambda _hash: [self.live[7]] if 7 in self.live else [],
             note_encoded=self._note_encoded,
+            note_launched=lambda _hash: self.is_usable,
         )
         self.reports = EncoderReports(self.inbox, scheduler, embeddings, self.live, self._end)
 
     def _note_encoded(self, _hash: bytes, _timing: EncodeTiming) -> bool:
         self.lent.lent_items.clear()
-        return True
+        return self.is_usable
+
+    def _mark_failed(self, item_hash: bytes, _error: Exception) -> list[Any]:
+        self.noted.append(f"{item_hash.decode()} failed")
+        return self.waiting
 
     def _end(self, request: Any, error: BaseException, index: int | None) -> None:
         del self.live[request.request_id]
@@ -84,6 +92,53 @@ def test_a_lent_embedding_that_is_good_leaves_the_request_its_own_error(engine: 
     engine.reports.on_ready(PICTURE, EncodeTiming())
     engine.inbox.drain(wait=False)
     assert engine.ended == [(engine.lent, ROW_ERROR, None)]
+
+
+@pytest.mark.parametrize("is_usable", [False, True])
+def test_the_scheduler_hears_of_what_can_be_used(engine: Engine, is_usable: bool) -> None:
+    """Of an item that is computed now, and of one that is there; it may be gone by then."""
+    engine.is_usable = is_usable
+    for report in (engine.reports.on_launched, lambda item_hash: engine.reports.on_ready(item_hash, EncodeTiming())):
+        report(PICTURE)
+        assert not engine.noted, "nothing is told in the worker's thread"
+        engine.reports.take()
+        assert engine.noted == ["picture is ready"] * is_usable
+        engine.noted.clear()
+    engine.inbox.drain(wait=False)
+    assert not engine.noted and not engine.ended, "it was read before"
+
+
+def test_a_request_with_another_embedding_that_is_lent_waits_for_that_too(engine: Engine) -> None:
+    assert engine.reports.try_blame(engine.lent, ROW_ERROR)
+    kept = engine.lent.lent_items
+    engine.lent.lent_items = SimpleNamespace(clear=lambda: None)
+    engine.reports.on_ready(PICTURE, EncodeTiming())
+    engine.reports.take()
+    assert not engine.ended
+    engine.lent.lent_items = kept
+    engine.reports.on_ready(b"other", EncodeTiming())
+    engine.reports.take()
+    assert engine.ended == [(engine.lent, ROW_ERROR, None)]
+
+
+@pytest.mark.parametrize("state", Lookup)
+def test_those_that_wait_fail_with_their_item_unless_it_came_again(engine: Engine, state: Lookup) -> None:
+    engine.state = state
+    items = [SimpleNamespace(hash=b"other"), SimpleNamespace(hash=PICTURE)]
+    engine.waiting = [SimpleNamespace(seq=SimpleNamespace(seq_id=8, items=items))]
+    engine.lent.lent_items.clear()
+    engine.reports.on_failed(PICTURE, ROW_ERROR)
+    engine.reports.take()
+    assert engine.ended == ([(engine.other, ROW_ERROR, 1)] if state is Lookup.MISSING else [])
+    expected = {Lookup.MISSING: ["picture failed"], Lookup.READY: ["picture is ready"], Lookup.IN_FLIGHT: []}
+    assert engine.noted == expected[state]
+
+
+def test_what_was_computed_with_a_bad_embedding_is_forgotten(engine: Engine) -> None:
+    engine.reports.on_failed(PICTURE, ROW_ERROR)
+    engine.reports.take()
+    assert engine.noted == ["forget blocks of 7", "picture failed"] and engine.finished == [7]
+    assert engine.ended == [(engine.lent, ROW_ERROR, 0)]
 
 
 @pytest.mark.parametrize("is_pooled", [False, True])

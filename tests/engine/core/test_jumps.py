@@ -167,8 +167,11 @@ def test_a_row_that_is_computed_again_alone_repeats_its_jump(
         return collect(step)
 
     monkeypatch.setattr(LaunchedStep, "collect", fail)
-    assert ask_all(pipe) == expected[0]
-    assert num_failed
+    for _ in range(20):  # which rows a step has depends on when their requests come
+        assert ask_all(pipe) == expected[0]
+        if num_failed:
+            return
+    raise AssertionError("no step failed")
 
 
 def test_a_jump_ends_with_the_answer(pipe: Pipeline) -> None:

@@ -85,6 +85,7 @@ def test_what_is_given_up_takes_no_more(outbox: Outbox, listener: Listener, capl
 def test_a_receiver_that_fails_is_asked_once(outbox: Outbox, caplog: pytest.LogCaptureFixture) -> None:
     outbox.listener = None
     outbox.fail([1], BROKEN)  # nobody to tell
+    outbox.send([TokenOutput(request_id=3)])
     outbox.listener = object()  # type: ignore[assignment]
     outbox.fail([2], BROKEN)
     assert "the receiver of the engine's outputs failed" in caplog.text

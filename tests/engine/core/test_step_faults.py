@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from noted_device import noted_device
 
 from seesay.engine.core.step_faults import EngineLostError, StepFaults
 from seesay.engine.core.step_pipeline import StepFailedError
@@ -36,8 +39,8 @@ class Parts:
         self.faults = StepFaults(self.scheduler, self.suspects, lambda seq_id, error: self.ended.append(seq_id))
         self.runner: Any = SimpleNamespace(device="cpu", check_device=lambda: None)
 
-    def fail(self, plan: StepPlan) -> None:
-        self.faults.recover(StepFailedError(plan, ValueError("broken")), self.runner)
+    def fail(self, plan: StepPlan, error: BaseException | None = None) -> None:
+        self.faults.recover(StepFailedError(plan, error or ValueError("broken")), self.runner)
 
 
 def make_plan(*seq_ids: int, **moves: Any) -> StepPlan:
@@ -115,6 +118,21 @@ def test_a_device_that_is_lost_ends_the_engine() -> None:
     with pytest.raises(EngineLostError, match="cpu failed: RuntimeError: an illegal memory access"):
         parts.fail(make_plan(1))
     assert not parts.ended
+
+
+def test_memory_that_a_failed_step_held_is_given_back(tmp_path: Path) -> None:
+    """That of its tensors, too, which the traceback of the error refers to."""
+    parts = Parts()
+    with noted_device(tmp_path) as (device, calls):
+        parts.runner.device = device
+        parts.fail(make_plan(1))
+        assert calls == []
+        try:
+            raise torch.OutOfMemoryError("no memory")
+        except torch.OutOfMemoryError as error:
+            parts.fail(make_plan(2), error)
+            assert error.__traceback__ is None
+        assert calls == ["release cached memory"] and parts.ended == [1, 2]
 
 
 def test_a_loop_begins_anew_only_so_often() -> None:
