@@ -351,26 +351,35 @@ def test_values_beyond_their_limits_are_refused_by_name(own: bool, path: Path) -
 
 
 def test_silence_is_reported_at_once_and_ends_with_a_restart(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the limits of a CPU's steps, which may take an hour, a process that was stopped is noticed in seconds."""
-    monkeypatch.setattr("seesay.engine.process.remote.silence_watch.LIMIT_S", 8.0)
+    """With the limits of a CPU's steps, which may take an hour, a process that was stopped is noticed in seconds. The
+    first one is not killed, however long the requests here take meanwhile."""
+    limit = "seesay.engine.process.remote.silence_watch.LIMIT_S"
+    monkeypatch.setattr(limit, 3600.0)
+    warm_up = parse(["warm up"], max_new_tokens=2)
     with load(path, own=True) as engine, TestClient(create_app(engine, ServerSettings())) as client:
-        before = ask(engine, parse(["warm up"], max_new_tokens=2))[0]
-        for sent_on in (True, False):
-            first = pid_of(engine)
-            os.kill(first, signal.SIGSTOP)
-            wait_until(lambda: engine.fault is not None)
-            assert "said nothing" in client.get("/health").json()["error"]["message"]
-            assert client.get("/ready").status_code == 503
-            if sent_on:
-                os.kill(first, signal.SIGCONT)
-                wait_until(lambda: engine.fault is None)
-                assert client.get("/ready").status_code == client.get("/health").status_code == 200
-                assert_same(ask(engine, parse(["warm up"], max_new_tokens=2))[0], before)
-        lost = ask(engine, parse(["warm up"], max_new_tokens=2))[0]
+        before = ask(engine, warm_up)[0]
+        first = pid_of(engine)
+        os.kill(first, signal.SIGSTOP)
+        wait_until(lambda: engine.fault is not None)
+        assert "said nothing" in client.get("/health").json()["error"]["message"]
+        assert client.get("/ready").status_code == 503
+        os.kill(first, signal.SIGCONT)
+        wait_until(lambda: engine.fault is None)
+        assert client.get("/ready").status_code == client.get("/health").status_code == 200
+        assert_same(ask(engine, warm_up)[0], before)
+        monkeypatch.setattr(limit, 8.0)
+        os.kill(first, signal.SIGKILL)
+        wait_until(lambda: core_of(engine).pid not in (None, first))
+        assert_same(ask(engine, warm_up)[0], before)
+        second = pid_of(engine)
+        ids, arrived = submit(engine, parse(["go on"], max_new_tokens=1500, ignore_eos=True))
+        assert arrived.get(timeout=120).finish_reason is None
+        os.kill(second, signal.SIGSTOP)
+        [lost] = read(ids, arrived)
         assert isinstance(lost.error, RequestError) and "said nothing" in str(lost.error)
         wait_until(lambda: engine.fault is None)
-        assert pid_of(engine) != first
-        assert_same(ask(engine, parse(["warm up"], max_new_tokens=2))[0], before)
+        assert pid_of(engine) != second
+        assert_same(ask(engine, warm_up)[0], before)
 
 
 def test_an_engine_that_dies_or_hangs_is_started_again_and_says_so(path: Path, folder: Path) -> None:
