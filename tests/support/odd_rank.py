@@ -4,10 +4,10 @@ or answers calls, of which those named 'fails' do."""
 from __future__ import annotations
 
 import os
-import time
 
 from seesay.engine.process.failures import describe_failure
 from seesay.engine.process.kinds import Hello
+from seesay.engine.process.link import receive_next
 from seesay.engine.process.parent import Parent
 from seesay.engine.process.ranks import rank_messages
 from seesay.errors import ConfigError
@@ -17,8 +17,7 @@ def main() -> None:
     parent = Parent(receives=rank_messages.ToFollower)
     link = parent.link
     link.send(Hello())
-    link.wait(None)
-    start = link.receive()
+    start = receive_next(link)
     parent.confirm()
     link.send(rank_messages.Beat(0.0))
     does = start.engine["does"] if start.rank == start.engine.get("rank", 1) else "answers"
@@ -32,14 +31,11 @@ def main() -> None:
         link.send(rank_messages.Beat(99.0))
     elif does == "answers":
         link.send(rank_messages.Answer(None, None))
-        while True:
-            link.wait(None)
-            message = link.receive()
-            if isinstance(message, rank_messages.Stop):
-                os._exit(0)
+    while not isinstance(message := receive_next(link), rank_messages.Stop):
+        if does == "answers":
             failure = describe_failure(MemoryError("full")) if message.name == "fails" else None
             link.send(rank_messages.Answer([message.name, start.rank, message.arguments], failure))
-    time.sleep(600)
+    os._exit(0)
 
 
 if __name__ == "__main__":
