@@ -22,9 +22,12 @@ from waiting import wait_until
 from seesay.config import EngineConfig
 from seesay.config.grammar import Grammar
 from seesay.engine.commands import DropStaged, ModelStatus, ResetCaches, UnloadAdapter
+from seesay.engine.core.adapters import AdapterPlaces
 from seesay.engine.core.live_requests import Awaited
+from seesay.engine.core.step_faults import EngineLostError
 from seesay.engine.front.engine import AsyncEngine
 from seesay.engine.token_messages import CoreFacts, TokenOutput, TokenRequest
+from seesay.engine.watchdog import Fault
 from seesay.errors import ErrorCode, RequestError
 from seesay.grammars.program import make_program
 from seesay.llm.plans.sampling_params import SamplingParams
@@ -500,15 +503,16 @@ def test_what_is_in_flight_when_a_loop_is_closed_is_handed_out(make_world: Make)
 
     world = make_world(Held(), is_ahead=True)
     complete = world.submit(Question(1, (), 2, SamplingParams(max_new_tokens=3)))
-    cut_off = world.submit(Question(1, (), 2, SamplingParams(max_new_tokens=60)))
+    cut_off = [world.submit(Question(1, (), 2, SamplingParams(max_new_tokens=60))) for _ in range(2)]
     assert gate.arrived.acquire(timeout=60)
     world.loop.stop()
     gate.arrived.release()
     gate.open()
-    finals = {output.request_id: output for output in (world.take_delta(), world.take_delta())}
+    finals = {output.request_id: output for output in (world.take_delta() for _ in range(3))}
     assert finals[complete].finish_reason == "length" and len(finals[complete].token_ids) == 3
-    error, report = finals[cut_off].error, finals[cut_off].report
-    assert error is not None and error.code is ErrorCode.CLOSED and report is not None
+    for request_id in cut_off:
+        error, report = finals[request_id].error, finals[request_id].report
+        assert error is not None and error.code is ErrorCode.CLOSED and report is not None
 
 
 def test_a_closed_loop_has_ended_and_holds_nothing(make_world: Make) -> None:
@@ -525,3 +529,133 @@ def test_a_closed_loop_has_ended_and_holds_nothing(make_world: Make) -> None:
     wait_until(
         lambda: not any(each.name.startswith(("seesay-masks", "seesay-grammar")) for each in threading.enumerate())
     )
+
+
+# --- when it fails ----------------------------------------------------------------------------------------------------
+
+
+def fail_once(world: World, error: Exception) -> None:
+    """Let something of the loop fail that is no step, while a request runs."""
+    plan_step, errors = world.scheduler.plan_step, [error]
+
+    def fail(*given: Any) -> StepPlan:
+        if errors and world.scheduler.num_running:
+            raise errors.pop()
+        return plan_step(*given)
+
+    world.scheduler.plan_step = fail  # type: ignore[method-assign, assignment]
+
+
+def test_an_engine_that_is_lost_says_why_and_ends(make_world: Make) -> None:
+    world = make_world()
+    fail_once(world, EngineLostError("the device is gone"))
+    final = world.take_final(world.submit(PICTURE))
+    assert "computes nothing any more (the device is gone); the model must be loaded again" in str(final.error)
+    assert world.loop.fault is not None and world.loop.fault.part == "engine"
+    world.loop._thread.join(60)
+    assert not world.loop._thread.is_alive()
+    assert "the device is gone" in str(world.take_final(world.submit(PICTURE)).error)
+
+
+def test_a_loop_that_begins_anew_holds_nothing_of_before(make_world: Make) -> None:
+    world = make_world()
+    question = replace(PICTURE, grammar=make_program(Grammar(kind="regex", source="[a-e]{99}")))
+    [expected] = ask(world, question)
+    fail_once(world, ValueError("a bug"))
+    final = world.take_final(world.submit(question))
+    assert "see its log" in str(final.error) and world.loop.fault is None
+    assert not world.loop._grammars._rules and not world.loop._requests.by_id
+    world.check_idle()
+    assert ask(world, question)[0].token_ids == expected.token_ids
+
+
+def test_one_that_hangs_ends_its_requests_and_itself(make_world: Make) -> None:
+    world = make_world()
+    request_id = world.submit(Question(1, (), 2, SamplingParams(max_new_tokens=80)), streams=True)
+    world.take_delta()
+    world.loop._give_up(Fault("engine", "it hangs"))
+    assert "it hangs; the model must be loaded again" in str(world.take_final(request_id).error)
+    world.loop._thread.join(60)
+    assert not world.loop._thread.is_alive()
+
+
+def test_a_receiver_that_fails_has_its_requests_aborted(make_world: Make) -> None:
+    world = make_world()
+    take, failures = world.on_outputs, [ValueError("no room")]
+
+    def fail(outputs: Sequence[TokenOutput]) -> None:
+        if failures:
+            raise failures.pop()
+        take(outputs)
+
+    world.on_outputs = fail  # type: ignore[method-assign]
+    request_id = world.submit(Question(1, (), 2, SamplingParams(max_new_tokens=80)), streams=True)
+    assert world.take_final(request_id).finish_reason == "abort"
+    world.check_idle()
+    ask(world, PICTURE)
+
+
+# --- what it has beside steps -----------------------------------------------------------------------------------------
+
+
+class Told:
+    """A `Speculation` that proposes nothing, and notes what it is told."""
+
+    def __init__(self) -> None:
+        self.noted: list[str] = []
+
+    def is_wanted(self, num_rows: int) -> bool:
+        return False
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *_, **__: self.noted.append(name)
+
+
+def test_speculation_is_told_of_requests_and_of_caches_that_are_reset(make_world: Make) -> None:
+    world, told = make_world(), Told()
+    world.loop.steps.speculation = told  # type: ignore[assignment]
+    ask(world, replace(PICTURE, params=SamplingParams(max_new_tokens=2)))
+    world.loop.run_command(ResetCaches())
+    assert told.noted == ["begin", "follow", "follow", "drop", "forget"]
+
+
+def test_adapters_that_are_not_in_memory_are_read_for_their_requests(tmp_path_factory: pytest.TempPathFactory) -> None:
+    backbone = make_backbone("qwen2", tmp_path_factory.mktemp("adapted"))
+    write_adapters(backbone.path)
+    world = World(backbone, Setup(adapter_slots=1, max_live=8), Faults())
+    try:
+        questions = [replace(PICTURE, adapter=name, tail=tail) for tail in (1, 2) for name in ADAPTERS]
+        expected = [ask(world, question)[0].token_ids for question in questions]
+        adapters = world.loop.adapters
+        store = adapters.places.store
+        places = AdapterPlaces(store, world.scheduler, 1)
+        for loaded in adapters.loaded:
+            adapter = store.read(loaded.folder)
+            store.drop(adapter.id)
+            places.add(adapter, loaded.folder)
+        adapters.places = places
+        assert [one.token_ids for one in ask(world, *questions)] == expected
+        assert [ask(world, question)[0].token_ids for question in questions] == expected
+    finally:
+        world.close()
+
+
+def test_an_engine_that_sleeps_refuses_requests_until_it_wakes_up(tiny_checkpoint: Callable[[str], Path]) -> None:
+    config = EngineConfig(device_type="cpu", block_size=16)
+    with AsyncEngine(str(tiny_checkpoint("llama")), backend_config=config) as engine:
+        arrived: queue.SimpleQueue[OutputDelta] = queue.SimpleQueue()
+        loop = loop_of(engine)
+
+        def answer() -> OutputDelta:
+            engine.submit_batch(parse(["go"], max_new_tokens=3, ignore_eos=True), arrived.put)
+            while (delta := arrived.get(timeout=60)).finish_reason is None:
+                pass
+            return delta
+
+        assert answer().finish_reason == "length"
+        for level in (1, 2):
+            engine.sleep(level=level)
+            assert loop.status.asleep and loop.control is not None
+            assert loop.control.find_refusal() is not None
+            engine.wake_up()
+            assert answer().finish_reason == "length" and not loop.status.asleep
