@@ -228,6 +228,7 @@ def test_a_layer_proposes_in_rounds_where_wrong_tokens_can_be_taken_back(
         assert (main.rounds._num_rounds, main.rounds._few_rows) == (8, 4)
     limits = draft._runner.limits
     assert (limits.max_batch_size, limits.max_step_tokens, limits.max_verified_tokens) == (64, 2048, 128)
+    assert len(draft._decoder.carried(2048)) == 2048, "there is room for the states of a step"
     assert (limits.session_len, limits.block_size, draft._runner.num_blocks) == (60, 16, 4096)
     assert draft._chain.find_size(1).num_proposed == 5 and draft._chain.find_size(64).num_proposed == 1
 
