@@ -189,6 +189,11 @@ def test_an_engine_that_is_started_again_has_those_of_before(part: Part, caplog:
     assert "an adapter that was in use cannot be read again: bad: is no adapter" in caplog.text
 
 
+def test_an_engine_that_had_none_unloads_those_of_its_configuration(part: Part) -> None:
+    part.control.replay([])
+    assert part.names() == [] == part.store.there and sorted(part.forgotten) == [1, 2]
+
+
 def test_those_that_are_loaded_are_named_where_another_is_asked_for(part: Part) -> None:
     for expected in ("'one', 'two'", "'one'", "none is"):
         done, _ = part.unload("three")

@@ -96,6 +96,11 @@ def test_a_mask_takes_away_what_options_ban() -> None:
     assert read_mask(rule, 0, allowed_token_ids=(40, 70, 6), bad_token_ids=(70,)) == [40]
 
 
+def test_tokens_are_banned_wherever_they_are() -> None:
+    assert read(make(_Allows(2, 40, 63), bad_token_ids=tuple(range(32, 64)))) == [2]
+    assert read(make(_Allows(2, 40, 70), bad_token_ids=(2, 40))) == [70]
+
+
 def test_what_is_banned_changes_while_a_text_grows() -> None:
     matcher = make(_Allows(2, END), min_new_tokens=2, bad_token_ids=(3,))
     assert [read(matcher, range(num_generated)) for num_generated in range(4)] == [[2], [2], [2, END], [2, END]]
@@ -144,6 +149,10 @@ def test_an_error_names_what_forbids_all_together() -> None:
         RequestError, match=r"^bad_token_ids and min_new_tokens forbid every token that response_format"
     ):
         read_mask(_Allows(2, END), 0, min_new_tokens=1, bad_token_ids=(2,))
+    with pytest.raises(
+        RequestError, match=r"^bad_token_ids and min_new_tokens forbid every token that response_format"
+    ):
+        read_mask(_Allows(END, 70), 0, min_new_tokens=1, bad_token_ids=(70,))
     with pytest.raises(RequestError, match=r"^allowed_token_ids and bad_token_ids forbid every token behind"):
         read(make(allowed_token_ids=(3,), bad_token_ids=(3,)))
     with pytest.raises(RequestError, match=r"^the answer that response_format allows ends after 1 tokens"):
