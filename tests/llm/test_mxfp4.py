@@ -16,7 +16,7 @@ from quantized_folders import Tensors, edit_tensors, set_config
 from seesay.checkpoint import Checkpoint
 from seesay.checkpoint.parts import Source, Stack
 from seesay.device.linear.linear_method import Sizes
-from seesay.device.linear.mxfp4 import Mxfp4
+from seesay.device.linear.mxfp4 import Mxfp4, fold, unpack
 from seesay.errors import CheckpointError
 from seesay.llm.models.composed_decoder import ComposedDecoder
 from seesay.llm.models.configs.reading import read_decoder_config
@@ -49,6 +49,36 @@ def test_every_number_with_every_scale_is_exact(smallest: int) -> None:
     values = torch.cat((mxfp4.VALUES, -mxfp4.VALUES)).repeat(2).double()
     expected = values * 2.0 ** (scales.double() - 127)
     assert torch.equal(product.run(torch.eye(32)).t().double(), expected)
+
+
+@pytest.mark.parametrize("smallest", [0, 1, 100, 233])
+def test_scales_of_an_output_are_folded_into_its_numbers_exactly(smallest: int) -> None:
+    """Every number with every difference of scales; in the second output the smallest comes first."""
+    codes = torch.arange(16, dtype=torch.uint8).repeat(2, 1).flatten()
+    blocks = (codes[::2] | codes[1::2] << 4).view(1, 1, 16).repeat(2, 15, 1)
+    scales = torch.arange(smallest, smallest + 15, dtype=torch.int32)
+    exponents = torch.stack((scales.flip(0), scales))
+    folded = fold(blocks, exponents)
+    assert folded is not None
+    numbers, scale = folded
+    assert numbers.shape == (2, 480) and scale.shape == (2,)
+    expected = unpack(blocks).double().view(2, 15, 32) * 2.0 ** (exponents.double() - 127)[..., None]
+    assert torch.equal((numbers.double() * scale.double()[:, None]).view(2, 15, 32), expected)
+
+
+def test_scales_that_differ_by_more_stay_unless_their_numbers_are_zeros() -> None:
+    blocks = torch.full((2, 2, 16), 0x21, dtype=torch.uint8)
+    exponents = torch.tensor([[120, 120], [120, 105]], dtype=torch.int32)
+    assert fold(blocks, exponents) is None
+    blocks[1, 1] = 0x80  # zeros of both signs
+    folded = fold(blocks, exponents)
+    assert folded is not None
+    numbers, scale = folded
+    expected = mxfp4.multiply_out(blocks, exponents)
+    assert torch.equal(numbers.float() * scale[:, None], expected)
+    blocks[:] = 0
+    folded = fold(blocks, exponents)
+    assert folded is not None and not (folded[0].float() * folded[1][:, None]).any()
 
 
 def test_a_stack_is_read_matrix_by_matrix() -> None:

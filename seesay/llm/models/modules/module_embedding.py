@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -59,7 +60,9 @@ class ModuleEmbedding:
             return {}
         if places is not None and not self._further_tables:
             ids = ids.index_fill(0, places, config.pad_token_id or 0)
-        return {"per_layer_inputs": self._decoder.get_per_layer_inputs(ids[None])}
+        look_up = self._decoder.get_per_layer_inputs
+        options = {"inputs_embeds": None} if "inputs_embeds" in inspect.signature(look_up).parameters else {}
+        return {"per_layer_inputs": look_up(ids[None], **options)}  # older releases of Transformers ask for it
 
 
 def _is_table(module: Any) -> bool:
