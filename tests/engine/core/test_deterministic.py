@@ -185,10 +185,15 @@ def test_on_the_meta_device_products_are_called_and_not_compared() -> None:
     assert len(called) == 12 and max(called) == 300
 
 
+class Experts(ExpertLinear):
+    def forward(self, x: Any) -> Any:
+        raise AssertionError("rows of experts need to say which")
+
+
 class WithExperts(Decoder):
     @property
     def linears(self) -> dict[str, Any]:
-        experts = ExpertLinear(3, 2, sources=[Source(module="down_proj", num_outputs=4)], bias=False)
+        experts = Experts(3, 2, sources=[Source(module="down_proj", num_outputs=4)], bias=False)
         return {"experts": experts, **super().linears}
 
 
