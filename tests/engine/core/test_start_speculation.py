@@ -241,6 +241,14 @@ def test_a_model_that_keeps_states_cannot_propose(tiny_checkpoint: Callable[[str
         start_speculation.load_draft(model, config, resolve(), make_runner())
 
 
+def test_the_tokens_of_another_vocabulary_are_named_by_their_model(tiny_checkpoint: Callable[[str], Path]) -> None:
+    path = tiny_checkpoint("llama")
+    config = EngineConfig(device_type="cpu", speculative={"method": "draft", "model": str(path)})
+    model: Any = SimpleNamespace(text_tokens=lambda: [b"other"] * 9)
+    with pytest.raises(ConfigError, match=r"has another vocabulary: its token .* that of the model is b'other'$"):
+        start_speculation.load_draft(model, config, resolve(), make_runner())
+
+
 def test_a_model_proposes_with_limits_of_its_own(tiny_checkpoint: Callable[[str], Path]) -> None:
     path = tiny_checkpoint("llama")
     speculative = {"method": "draft", "model": str(path)}
