@@ -378,6 +378,16 @@ def test_a_failure_while_the_flight_is_finished_is_recovered_from() -> None:
     assert steps.outputs() == [(1, (), "error")] and steps.is_idle()
 
 
+def test_the_row_of_a_request_that_has_ended_may_fail() -> None:
+    steps = Steps(is_ahead=True)
+    steps.add(1)
+    steps.make()
+    steps.ends.end(1, "abort")
+    steps.runner.broken = {1}
+    steps.maker.finish()
+    assert steps.outputs() == [(1, (), "abort")] and steps.is_idle()
+
+
 def test_the_tower_may_be_to_blame() -> None:
     """Its report ends the request then."""
     steps = Steps()
