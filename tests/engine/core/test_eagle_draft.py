@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from asking import PICTURE, loop_of
 from eagle_heads import describe_head, make_head, make_tensors, write_head
+from pairs import parametrize_sweep
 from plain_head import PlainHead
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
@@ -90,8 +91,7 @@ def test_a_random_head_changes_nothing(
     assert stats.total_draft_tokens > (500 if setup != "process" else 50)
 
 
-@pytest.mark.parametrize("setup", ["at once", "ahead", "tight"])
-@pytest.mark.parametrize("rate", [0.0, 0.6, 1.0])
+@parametrize_sweep(setup=["at once", "ahead", "tight"], rate=[0.0, 0.6, 1.0])
 def test_rounds_on_the_device_change_nothing(
     setup: str, rate: float, expected: dict[str, list[Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

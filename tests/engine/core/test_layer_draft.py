@@ -14,6 +14,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from counting_runner import CountingRunner, grow, make_counted
+from pairs import parametrize_sweep
 from predicting_layers import APART, add_layer, add_sure_layer
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
@@ -259,8 +260,7 @@ def ask(pipe: Pipeline, config: GenerationConfig) -> list[Any]:
     return [(each.token_ids, [sorted(entry) for entry in each.logprobs or ()]) for each in answers]
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("ahead", [False, True])
+@parametrize_sweep(name=NAMES, ahead=[False, True])
 def test_a_random_layer_changes_nothing(
     name: str, ahead: bool, tiny_checkpoint: Callable[[str], Path], tmp_path: Path
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +102,8 @@ def test_answers_behind_cached_prefixes_are_the_same(
     found = []
     for options in ({}, {"speculative": speculative}):
         with load(path, max_batch_size=8, **options) as pipe:
-            found.append([ask(pipe, config, turn) for config in CONFIGS.values() for turn in turns])
+            short = [replace(config, max_new_tokens=16) for config in CONFIGS.values()]
+            found.append([ask(pipe, config, turn) for config in short for turn in turns])
             stats = pipe.engine.stats()
     assert found[0] == found[1]
     assert stats.total_prefix_hit_tokens > 100 and (method == "ngram" or stats.total_draft_tokens > 100)
