@@ -57,7 +57,7 @@ def engine() -> Iterator[AsyncEngine]:
     """The built-in model."""
     settings = ServerSettings()
     with AsyncEngine(
-        "seesay-demo", backend_config=EngineConfig(device_type="cpu"), media_limits=settings.media
+        "seesay-demo", backend_config=EngineConfig(device_type="cpu", session_len=1024), media_limits=settings.media
     ) as engine:
         yield engine
 
