@@ -45,19 +45,19 @@ class Figure:
 def measure(package: Path = PACKAGE) -> list[Figure]:
     """Return the figures of every Python file below `package`."""
     sources = {path: path.read_text(encoding="utf-8") for path in sorted(package.rglob("*.py"))}
-    trees = {path: ast.parse(source) for path, source in sources.items()}
+    nodes = {path: list(ast.walk(ast.parse(source))) for path, source in sources.items()}
     lines = {path: len(source.splitlines()) for path, source in sources.items()}
     total = sum(lines.values())
     large = _places((num, f"{_short(path, package)} {num}") for path, num in lines.items() if num > MOST_FILE_LINES)
-    classes = _places(_large_classes(trees, package))
-    functions = _places(_complex_functions(trees, package))
+    classes = _places(_large_classes(nodes, package))
+    functions = _places(_complex_functions(nodes, package))
     exceptions = tuple(
         f"{_short(path, package)}:{number} {found[0]}"
         for path, source in sources.items()
         for number, line in enumerate(source.splitlines(), start=1)
         if (found := re.search(r"# noqa.*", line))
     )
-    anys = sum(isinstance(node, ast.Name) and node.id == "Any" for tree in trees.values() for node in ast.walk(tree))
+    anys = sum(isinstance(node, ast.Name) and node.id == "Any" for found in nodes.values() for node in found)
     return [
         Figure(f"classes with more than {MOST_METHODS} methods", len(classes), MOST_LARGE_CLASSES, classes),
         Figure(f"functions of a complexity over {MOST_COMPLEXITY}", len(functions), MOST_COMPLEX_FUNCTIONS, functions),
@@ -82,24 +82,26 @@ def _weight(node: ast.AST) -> int:
 
 
 def _own_nodes(function: ast.AST) -> Iterator[ast.AST]:
-    for child in ast.iter_child_nodes(function):
-        if not isinstance(child, (*_FUNCTIONS, ast.ClassDef)):
-            yield child
-            yield from _own_nodes(child)
+    left = [function]
+    while left:
+        for child in ast.iter_child_nodes(left.pop()):
+            if not isinstance(child, (*_FUNCTIONS, ast.ClassDef)):
+                yield child
+                left.append(child)
 
 
-def _complex_functions(trees: dict[Path, ast.Module], package: Path) -> Iterator[tuple[int, str]]:
-    for path, tree in trees.items():
+def _complex_functions(nodes: dict[Path, list[ast.AST]], package: Path) -> Iterator[tuple[int, str]]:
+    for path, found in nodes.items():
         if path.is_relative_to(package / "kernels"):
             continue
-        for node in ast.walk(tree):
+        for node in found:
             if isinstance(node, _FUNCTIONS) and (value := complexity(node)) > MOST_COMPLEXITY:
                 yield value, f"{_short(path, package)}:{node.lineno} {node.name} {value}"
 
 
-def _large_classes(trees: dict[Path, ast.Module], package: Path) -> Iterator[tuple[int, str]]:
-    for path, tree in trees.items():
-        for node in ast.walk(tree):
+def _large_classes(nodes: dict[Path, list[ast.AST]], package: Path) -> Iterator[tuple[int, str]]:
+    for path, found in nodes.items():
+        for node in found:
             if isinstance(node, ast.ClassDef):
                 methods = sum(isinstance(member, _FUNCTIONS) and not _is_overload(member) for member in node.body)
                 if methods > MOST_METHODS:
