@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from decoder_steps import LENGTH, NEXT, Steps, compute_steps
+from forked_python import forked
 from fused_products import make_fused
 from llm import backbones
 from other_weights import copy_with_other_weights, read_weights
@@ -19,7 +22,6 @@ from pairs import mark_after, parametrize_sweep
 from quantized_folders import FORMS, PACKED_FORMS, set_config, write_quantized
 from thread_ranks import ThreadRanks, run_ranks
 from torch import distributed
-from torch.multiprocessing.spawn import spawn
 
 from seesay.checkpoint import Checkpoint, TensorSlices
 from seesay.checkpoint.quantization import InFlight
@@ -351,8 +353,9 @@ def test_heads_that_cannot_be_divided_are_refused(saved: Callable[[str], backbon
         load(saved("llama").path, Unconnected(Place(0, 3)))
 
 
-def exchange(rank: int, folder: str, paths: list[str]) -> None:
+def exchange(number: str, folder: str, *paths: str) -> None:
     """Compute as one of four ranks, and if it is one of the first two, as one of two."""
+    rank = int(number)
     torch.set_num_threads(1)
     distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=4)
     for size in (4, 2):
@@ -368,7 +371,13 @@ def exchange(rank: int, folder: str, paths: list[str]) -> None:
 def test_processes_compute_what_the_whole_computes(saved: Callable[[str], backbones.Backbone], tmp_path: Path) -> None:
     """All ranks the same bits."""
     paths = [saved(name).path for name in ("llama", "olmo2", "gemma2", "qwen2-moe")]
-    spawn(exchange, args=(str(tmp_path), list(map(str, paths))), nprocs=4)  # type: ignore[no-untyped-call]
+    program = f"import sys; sys.path[:0] = {sys.path!r}; from {__name__} import exchange; exchange(*sys.argv[1:])"
+    with forked():
+        ranks = [
+            subprocess.Popen([sys.executable, "-c", program, str(rank), str(tmp_path), *map(str, paths)])
+            for rank in range(4)
+        ]
+    assert [rank.wait(300) for rank in ranks] == [0, 0, 0, 0]
     for index, path in enumerate(paths):
         whole = compute_steps(load(path))
         for size in (2, 4):
