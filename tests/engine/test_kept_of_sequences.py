@@ -24,7 +24,7 @@ from seesay.llm.scheduling.step_policy import StepLoad
 from seesay.values import GenerationRequest, OutputDelta
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:transformers")
-BLOCK, NUM_TOKENS, MANY_TOKENS = 4, 6, 24
+BLOCK, FEW_TOKENS, NUM_TOKENS, MANY_TOKENS = 4, 3, 6, 24
 BATCH = 64
 FAR = 1 << 20
 QUICK = ("qwen3_5_text", "granite4", "jamba", "falcon_h1", "nemotron_h", "lfm2", "qwen3_5", "deepseek_v2")
@@ -117,7 +117,7 @@ def test_cut_at_every_block_and_beside_it(kept: Kept) -> None:
         states = scheduler._live.states
         if states is not None:
             states.places = SnapshotPlaces(BLOCK, FAR)
-        requests = kept.make_requests()
+        requests = kept.make_requests(FEW_TOKENS)
         for index in (0, min(3, len(requests) - 1)):
             length = len(kept.expected[index].input_ids)
             for first in sorted({b + d for b in range(0, length + 1, BLOCK) for d in (-1, 0, 1)} & {*range(1, length)}):
@@ -129,7 +129,7 @@ def test_cut_at_every_block_and_beside_it(kept: Kept) -> None:
 def test_batched_and_resumed_behind_every_block(kept: Kept, caching: AsyncEngine) -> None:
     scheduler = loop_of(caching)._scheduler
     pool, states = scheduler._pool, scheduler._live.states
-    requests = kept.make_requests()
+    requests = kept.make_requests(FEW_TOKENS)
     caching.reset_caches()
     kept.check_all(ask(caching, requests))
     for index in (0, len(requests) - 1):
@@ -187,7 +187,7 @@ def test_swapped_to_the_host_and_back(kept: Kept, is_ahead: bool) -> None:
 @pytest.mark.parametrize("way", ["tp", "pp"])
 def test_several_ranks(kept: Kept, way: str) -> None:
     """Two processes have slices of every layer, or some layers each; chunks are short, and few blocks on the device."""
-    longest = max(len(expected.input_ids) + MANY_TOKENS for expected in kept.expected)
+    longest = max(len(expected.input_ids) + NUM_TOKENS for expected in kept.expected)
     options: dict[str, Any] = {
         "block_size": BLOCK,
         "num_gpu_blocks": -(-longest // BLOCK) + 2,
@@ -197,7 +197,7 @@ def test_several_ranks(kept: Kept, way: str) -> None:
     config = EngineConfig(device_type="cpu", max_batch_size=2, max_prefill_token_num=30, **options)
     with AsyncEngine(str(kept.path), backend_config=config) as engine:
         for is_known in (False, True):
-            outputs = ask(engine, kept.make_requests(MANY_TOKENS))
+            outputs = ask(engine, kept.make_requests())
             kept.check_all(outputs)
             assert not is_known or all(cached_of(output) > 0 for output in outputs)
 
