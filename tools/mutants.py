@@ -237,12 +237,14 @@ def list_modules(paths: Iterable[str], root: Path = ROOT) -> list[str]:
 
 
 def judge(fault: Fault, tests: Tests, tree: Path, *, limit_s: float, wider_s: float) -> tuple[str, Outcome]:
-    """Run the tests of a fault, the matching files for `limit_s` at most. Returns what became of it, and the run that
-    decided that. A run that does not end is a fault that was noticed."""
+    """Run the tests of a fault, each matching file for `limit_s` at most, its own one first. Returns what became of it,
+    and the run that decided that, with the CPU time of all. A run that does not end is a fault that was noticed."""
     outcome = _PASSED
     with put(fault, tree):
-        if files := find_test_files(fault.path, tree):
-            outcome = tests.run(files, limit_s)
+        for file in find_test_files(fault.path, tree):
+            before_s = outcome.cpu_s
+            outcome = tests.run([file], limit_s)
+            outcome = outcome._replace(cpu_s=before_s + outcome.cpu_s)
             if outcome.status != 0:
                 return _CAUGHT, outcome
         if wider_s:
