@@ -374,6 +374,15 @@ def test_failing_logits_processor_ends_its_request_only(text_engine: AsyncEngine
     assert min(forbidden.token_ids) >= 100
 
 
+def test_answers_follow_their_grammar(text_engine: AsyncEngine) -> None:
+    """It is compiled once in a process of its own before."""
+    formats = [{"type": "regex_schema", "regex_schema": pattern} for pattern in ("[ab]{3}", "(")]
+    requests = [parse(["hello"], max_new_tokens=8, response_format=each)[0] for each in formats]
+    good, bad = ask(text_engine, requests)
+    assert good.error is None and len(good.text) == 3 and set(good.text) <= set("ab")
+    assert isinstance(bad.error, RequestError) and bad.error.code is ErrorCode.INVALID_REQUEST
+
+
 def test_penalties_and_biases_reach_the_sampler(text_engine: AsyncEngine) -> None:
     config: dict[str, Any] = {"max_new_tokens": 24, "ignore_eos": True}
     free, never, always, varied, odd = ask(
