@@ -17,7 +17,7 @@ from asking import ask, loop_of, make_picture, parse
 from seesay.config import EngineConfig
 from seesay.engine.front.choices import choices_of
 from seesay.engine.front.engine import AsyncEngine
-from seesay.engine.front.request_batch import AsyncRequestBatch, RequestBatch
+from seesay.engine.front.request_batch import AsyncRequestBatch, LoopNotifier, RequestBatch
 from seesay.errors import ErrorCode, RequestError
 from seesay.values import GenerationRequest, OutputDelta
 
@@ -172,3 +172,47 @@ def wait_until_free(engine: AsyncEngine) -> None:
     while loop_of(engine)._live or engine._preparation.open.waiting:
         assert time.monotonic() < deadline, "the requests go on"
         time.sleep(0.01)
+
+
+# --- mail for an event loop -------------------------------------------------------------------------------------------
+
+
+class Mailbox:
+    """In place of the queue of a reader."""
+
+    def __init__(self) -> None:
+        self.mail: list[Any] = []
+
+    def put(self, mail: Any) -> None:
+        self.mail.append(mail)
+
+
+def test_one_wake_up_of_an_event_loop_hands_out_all_mail(monkeypatch: pytest.MonkeyPatch) -> None:
+    box: Any = Mailbox()
+    woken: list[Any] = []
+    with closing(asyncio.SelectorEventLoop()) as loop:
+        wake = loop.call_soon_threadsafe
+
+        def note(call: Callable[[], object]) -> None:
+            woken.append(call)
+            wake(call)
+
+        monkeypatch.setattr(loop, "call_soon_threadsafe", note)
+        notifier = LoopNotifier(loop)
+        for turn in range(3):
+            for index in range(5):
+                notifier.put(box, OutputDelta(request_id=index))
+            assert len(box.mail) == 5 * turn and len(woken) == turn + 1
+            loop.run_until_complete(asyncio.sleep(0))
+        assert [delta.request_id for delta in box.mail] == [*range(5)] * 3
+
+
+def test_mail_for_an_event_loop_that_is_closed_is_not_kept() -> None:
+    """The requests of its readers may go on for long."""
+    box: Any = Mailbox()
+    loop = asyncio.SelectorEventLoop()
+    notifier = LoopNotifier(loop)
+    loop.close()
+    for _ in range(3):
+        notifier.put(box, OutputDelta(request_id=0))
+        assert not notifier._waiting and not box.mail

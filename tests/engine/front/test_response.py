@@ -46,6 +46,14 @@ def test_an_error_is_the_text_of_the_answer() -> None:
     assert (whole.text, whole.token_ids, whole.error) == (str(error), [1], error)
 
 
+def test_a_text_alone_is_an_answer() -> None:
+    """Users make some for their tests: the only one, of no session."""
+    answer = Response(text="a")
+    assert (answer.index, answer.choice_index, answer.session_id) == (0, 0, -1)
+    assert (answer.input_token_len, answer.generate_token_len, answer.finish_reason) == (0, 0, None)
+    assert answer.choices == [answer] and answer.token_ids == [] and answer.media == ()
+
+
 def test_how_it_is_shown() -> None:
     answer = Response(text="a", generate_token_len=1, input_token_len=2, finish_reason=None, index=4)
     assert repr(answer) == "Response(index=4, text='a', input_token_len=2, generate_token_len=1)"
