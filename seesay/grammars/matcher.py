@@ -77,12 +77,13 @@ class Matcher:
         if inner.is_error():  # by the token of `take`
             self._num_accepted -= 1
             self._refuse(generated_ids.item(-1))
-        for token_id in generated_ids[self._num_accepted :].tolist():
-            if token_id == self._end or not inner.consume_token(token_id):
-                self._refuse(token_id)
-            self._num_accepted += 1
-            if forced:
-                self.forced = forced = forced[1:] if forced[0] == token_id else ()
+        if len(generated_ids) > self._num_accepted:  # else `take` took the last one
+            for token_id in generated_ids[self._num_accepted :].tolist():
+                if token_id == self._end or not inner.consume_token(token_id):
+                    self._refuse(token_id)
+                self._num_accepted += 1
+                if forced:
+                    self.forced = forced = forced[1:] if forced[0] == token_id else ()
         return None if forced else inner
 
     def _refuse(self, token_id: int) -> NoReturn:
@@ -115,6 +116,9 @@ class Matcher:
         raise RequestError(ErrorCode.INVALID_REQUEST, f"response_format: {TOO_AMBIGUOUS}: {why}", "response_format")
 
 
+_WORD = (1 << 32) - 1
+
+
 def allow_only(words: Words, token_ids: Sequence[int]) -> bool:
     """Forbid all other tokens. Returns true."""
     words[:] = 0
@@ -124,9 +128,10 @@ def allow_only(words: Words, token_ids: Sequence[int]) -> bool:
 
 def set_bits(words: Words, token_ids: Sequence[int], *, allowed: bool) -> None:
     """Allow or forbid tokens in one row of a mask."""
-    unsigned, num_tokens = words.view(np.uint32), 32 * len(words)
+    num_tokens = 32 * len(words)
     for token_id in token_ids:
         if token_id < num_tokens:
-            bit = np.uint32(1 << (token_id % 32))
-            word = unsigned[token_id // 32]
-            unsigned[token_id // 32] = word | bit if allowed else word & ~bit
+            place, bit = token_id >> 5, 1 << (token_id & 31)
+            word = words.item(place) & _WORD
+            word = word | bit if allowed else word & ~bit
+            words[place] = word - (word >> 31 << 32)

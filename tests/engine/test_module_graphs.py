@@ -51,7 +51,7 @@ def test_steps_of_plain_modules_are_captured(dtype: torch.dtype, tmp_path: Path)
     model: Any = decoder._model
     assert sum(isinstance(module, ModuleNorm) for module in model.modules()) == 5
     assert sorted(len(layers) for _, layers in joined_layers(model)) == [1, 1, 1, 1, 1, 2, 2, 3, 3]
-    assert all("forward" in vars(module) for module in decoder._owner.attention_modules())
+    assert all("forward" in vars(model.get_submodule(name)) for name in decoder._owner.probed.modules)
 
 
 def save_llama(folder: Path) -> Path:

@@ -23,7 +23,7 @@ _NO_NUMBER, _BIAS = 255, 127
 _MANTISSA_BITS = 23
 """Of float32, whose exponents are those of the scales; its smallest, 0, has no leading 1 there."""
 _LEAST_SHIFT, _MOST_SHIFT = -8, 6
-"""Powers of two by which FP8 has all multiples of `_VALUES`: 0.5 · 2⁻⁸ is its least number, 6 · 2⁶ below its largest."""
+"""Powers of two by which FP8 has all multiples of `_VALUES`: 0.5 · 2⁻⁸ is its least number, 6 · 2⁶ below its most."""
 _WITHOUT_SIGNS = 0x77
 
 
@@ -93,7 +93,7 @@ def fold(blocks: torch.Tensor, exponents: torch.Tensor) -> tuple[torch.Tensor, t
 
 def unpack(blocks: torch.Tensor, shifts: torch.Tensor | None = None) -> torch.Tensor:
     """Return the numbers in blocks [outputs, groups, 16] in FP8, [outputs, inputs], those of each group times two to
-    the power of its shift, int32 [outputs, groups]; by default 0. Some outputs are unpacked at a time, so that temporary
+    the power of its shift, int32 [outputs, groups]; by default 0. Some outputs are unpacked at a time, so temporary
     memory does not grow with the matrix."""
     plain = torch.tensor([*_VALUES, *(-value for value in _VALUES)])
     powers = torch.exp2(torch.arange(_LEAST_SHIFT, _MOST_SHIFT + 1))

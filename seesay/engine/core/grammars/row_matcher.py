@@ -50,7 +50,7 @@ class RowMatcher:
         self._vocab_size = vocab_size
         self._generated_ids: Ids = np.empty(0, np.int64)
         self._bans: tuple[bool, list[tuple[int, int]]] | None = None
-        self._has_restrictions = params.has_restrictions
+        self._has_restrictions, self._needs_masks = params.has_restrictions, params.needs_masks
         ids = np.array(params.allowed_token_ids, np.int64)
         self._allowed = _gather(ids, vocab_size) if params.allowed_token_ids else None
 
@@ -64,7 +64,7 @@ class RowMatcher:
     @property
     def is_over(self) -> bool:
         """Whether nothing is forbidden by masks any more: never with restrictions that need them."""
-        return not self._params.needs_masks and (self._rule is None or self._rule.is_over)
+        return not self._needs_masks and (self._rule is None or self._rule.is_over)
 
     @property
     def forced(self) -> tuple[int, ...]:
@@ -73,7 +73,7 @@ class RowMatcher:
 
     def may_forbid(self, num_generated: int) -> bool:
         """Whether masks may forbid a token behind so many generated ones: always with restrictions that need them."""
-        return self._params.needs_masks or (self._rule is not None and self._rule.may_forbid(num_generated))
+        return self._needs_masks or (self._rule is not None and self._rule.may_forbid(num_generated))
 
     def take(self, token_id: int, num_generated: int) -> tuple[Any, int] | None:
         """See `Matcher.take`."""
@@ -110,7 +110,7 @@ class RowMatcher:
             bits &= allowed["no_repeat_ngram_size"]
         self._check_left(bits, allowed, len(generated_ids))
         self._ban(bits, len(generated_ids))
-        return is_masked or self._params.needs_masks
+        return is_masked or self._needs_masks
 
     def _ban(self, bits: Bits, num_generated: int) -> bool:
         """Take away the tokens that options ban behind so many generated ones, unless nothing is left then. Returns
@@ -124,8 +124,8 @@ class RowMatcher:
             return True
         for place, before, kept in taken:
             bits[place] = before & kept
-        bits = bits[: len(self._is_token)]
-        if (bits & self._is_token).any():
+        last = len(self._is_token) - 1
+        if np.count_nonzero(bits[:last]) or bits.item(last) & self._is_token.item(last):
             return True
         for place, before, _ in taken:
             bits[place] = before

@@ -80,6 +80,11 @@ class MaskMemory:
         return half[:num_rows]
 
 
+def _count_saved(masked: list[_MaskedRow]) -> int:
+    """Return how many steps rows can jump over: the newest token was forced, and the next one is sampled."""
+    return sum(len(forced) - 2 for _, rule, _ in masked if len(forced := rule.forced) > 2)
+
+
 class StepMasks:
     """Makes the masks of the rows whose sequences have one of `rules`, and takes those away that are over. few_rows:
     masks of so few rows are made at once."""
@@ -124,15 +129,22 @@ class StepMasks:
 
     def begin(self, plan: StepPlan) -> BegunMasks | None:
         """Begin to make the masks of a plan's rows, if any has one. All plans before are committed."""
-        masked, rows, num_saved = list[_MaskedRow](), list[MaskRow](), 0
+        masked, rows = list[_MaskedRow](), list[MaskRow]()
+        rules = self._rules
         for row in plan.rows:
-            if self._may_forbid(row):
-                if row.drafts:
-                    self._threads.wait()  # their rules are copied
-                rule, sequence = self._rules[row.seq_id]
-                masked.append((row, rule, sequence))
+            if not row.samples or (own := rules.get(row.seq_id)) is None:
+                continue
+            rule, sequence = own
+            if row.drafts:
+                if not self._may_forbid(row):
+                    continue
+                self._threads.wait()  # their rules are copied
                 rows += make_mask_rows(rule, sequence, row.drafts)
-                num_saved += max(0, len(rule.forced) - 2)  # the newest token was forced, and the next one is sampled
+            elif rule.may_forbid(row.start + row.num_tokens - sequence.num_prompt_tokens):
+                rows.append(MaskRow(rule, sequence.generated_ids))
+            else:
+                continue
+            masked.append((row, rule, sequence))
         if not masked:
             return None
         is_small = len(rows) <= self.few_rows
@@ -141,19 +153,19 @@ class StepMasks:
             masked=masked,
             rows=rows,
             bits=self._threads.start(rows, self._vocab_size, at_once=is_small),
-            may_jump=self._jumps is not None and (is_small or self._jumps.pays(len(plan.rows), num_saved)),
+            may_jump=self._jumps is not None and (is_small or self._jumps.pays(len(plan.rows), _count_saved(masked))),
         )
 
     def finish(self, begun: BegunMasks, *, can_jump: bool) -> tuple[TokenMasks | None, Mapping[int, RequestError]]:
         """Return the masks of a plan's rows, and the errors of those that have none. can_jump: whether rows may get
         several tokens: no plan was made behind this one."""
         bits, rows = begun.bits.result(), begun.rows
-        seq_ids = [row.seq_id for row, _, _ in begun.masked for _ in range(1 + len(row.drafts))]
-        errors, is_all = dict[int, RequestError](), True
-        for seq_id, made in zip(seq_ids, rows, strict=True):
-            if made.error is not None:
-                errors[seq_id] = made.error
-            is_all &= made.is_masked
+        if len(begun.masked) == len(rows):
+            seq_ids = [row.seq_id for row, _, _ in begun.masked]
+        else:
+            seq_ids = [row.seq_id for row, _, _ in begun.masked for _ in range(1 + len(row.drafts))]
+        errors = {seq_id: made.error for seq_id, made in zip(seq_ids, rows, strict=True) if made.error is not None}
+        is_all = all(made.is_masked for made in rows)
         jumps = self._find_jumps(begun, errors) if can_jump and self._jumps is not None else {}
         if is_all:
             return TokenMasks(seq_ids=tuple(seq_ids), bits=bits, jumps=jumps), errors
@@ -179,8 +191,10 @@ class StepMasks:
         assert self._jumps is not None
         found: dict[int, tuple[int, ...]] = {}
         for row, rule, sequence in begun.masked:
-            forced = rule.forced if row.seq_id in self._rules else ()
-            if not row.drafts and row.seq_id not in errors and can_jump(sequence.params):
+            forced = rule.forced
+            if len(forced) < 2 or row.drafts or row.seq_id not in self._rules:
+                continue
+            if row.seq_id not in errors and can_jump(sequence.params):
                 token_ids = self._jumps.find(row, sequence, forced)
                 if token_ids:
                     found[row.seq_id] = token_ids

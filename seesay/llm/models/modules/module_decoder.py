@@ -47,7 +47,7 @@ class ModuleDecoder:
         self._ops = pick_ops(device)
         self._holder = StepHolder(self._ops)
         self._model = owner.load(device, dtype)
-        owner.bind(self._holder)
+        attention = owner.bind(self._holder)
         self.weights = ModuleWeights(owner, device, dtype)
         self._decoder = self._model.get_decoder()
         self._head = without_decoder(self._model)
@@ -67,7 +67,7 @@ class ModuleDecoder:
         if device.type != "meta":
             with owner.blaming("its modules fail in a trial at start"):
                 texts = compute_texts(self)
-                fusion = Fusion(self._model, owner.probed.joined, owner.attention_modules(), self._holder)
+                fusion = Fusion(self._model, owner.probed.joined, attention, self._holder)
                 try_fusions(fusion, lambda: check_texts(self, texts))
             reason = why_not_captured(self)
             self._traits = replace(self._traits, has_graphs=reason is None)

@@ -112,19 +112,24 @@ def join_layers(
     """Give the linear layers of `model` products of the device: one for all layers of each of the `groups`, and one for
     each other layer. They stay the same objects, which other modules may refer to. Layers in `but` and of derived
     classes are left alone, and on the CPU those that this build of torch packs no weights for."""
-    left = set() if but is None else set(but.modules())
-    modules = ((name, module) for name, module in model.named_modules() if module not in left)
-    plain = {name: module for name, module in modules if type(module) is torch.nn.Linear}
+    plain = _find_plain(model, but)
     found = [[plain.pop(name) for name in group] for group in groups if all(name in plain for name in group)]
     for layers in [*found, *([layer] for layer in plain.values())]:
         product = _multiply([layer.weight.data for layer in layers], layers)
-        if product is None:
-            continue
-        joined = JoinedProduct(layers, product)
-        for index, layer in enumerate(layers):
-            del layer.weight
-            layer.__dict__ |= {_JOINED: joined, _INDEX: index}
-            layer.__class__ = ModuleLinear
+        if product is not None:
+            joined = JoinedProduct(layers, product)
+            for index, layer in enumerate(layers):
+                del layer.weight
+                layer.__dict__ |= {_JOINED: joined, _INDEX: index}
+                layer.__class__ = ModuleLinear
+
+
+def _find_plain(model: torch.nn.Module, but: torch.nn.Module | None = None) -> dict[str, torch.nn.Linear]:
+    """Return the linear layers outside of `but` that are of no derived class, by their names."""
+    left = set() if but is None else set(but.modules())
+    return {
+        name: module for name, module in model.named_modules() if type(module) is torch.nn.Linear and module not in left
+    }
 
 
 def part_layers(model: torch.nn.Module) -> None:
@@ -168,20 +173,26 @@ class _Calls:
 def noting_inputs(model: torch.nn.Module) -> Iterator[list[tuple[str, ...]]]:
     """Note which linear layers of `model` take the same tensor inside of the block. Behind it, the list has the names
     of each group of layers that may be joined: of one parent, all with a bias or none, each called once."""
-    names = {module: name for name, module in model.named_modules() if type(module) is torch.nn.Linear}
+    layers = _find_plain(model)
     calls, groups = _Calls(), list[tuple[str, ...]]()
-    hooks = [module.register_forward_pre_hook(calls.note) for module in names]
+    hooks = [layer.register_forward_pre_hook(calls.note) for layer in layers.values()]
     try:
         yield groups
     finally:
         for hook in hooks:
             hook.remove()
+    groups += _group(calls, layers)
+
+
+def _group(calls: _Calls, layers: Mapping[str, torch.nn.Linear]) -> Iterator[tuple[str, ...]]:
+    """Yield the names of `layers` that were called once, with one input, if there are several."""
+    names = {layer: name for name, layer in layers.items()}
     numbers = Counter(module for module, _ in calls.made)
-    owners = Counter(id(module.weight) for module in names)
+    owners = Counter(id(layer.weight) for layer in layers.values())
     found: dict[tuple[object, ...], list[str]] = {}
     for module, x in calls.made:
         assert isinstance(module, torch.nn.Linear)
         if numbers[module] == owners[id(module.weight)] == 1:
             parent = names[module].rpartition(".")[0]
             found.setdefault((parent, id(x), module.bias is None), []).append(names[module])
-    groups += [tuple(group) for group in found.values() if len(group) > 1]
+    return (tuple(group) for group in found.values() if len(group) > 1)

@@ -91,16 +91,13 @@ class ModuleModel:
                 join_layers(self.model, but=self.model.get_decoder())
         return self.model
 
-    def attention_modules(self) -> list[torch.nn.Module]:
-        """Return the modules of the loaded decoder that attend, in the order of the layers."""
+    def bind(self, holder: StepHolder) -> list[torch.nn.Module]:
+        """Let the layers of the loaded decoder attend through `holder`. Returns the modules that do."""
         assert self.model is not None
-        return [self.model.get_submodule(name) for name in self.probed.modules]
-
-    def bind(self, holder: StepHolder) -> None:
-        """Let the layers of the loaded decoder attend through `holder`."""
-        assert self.model is not None
-        bind(self.attention_modules(), self.probed.shapes, holder)
+        modules = [self.model.get_submodule(name) for name in self.probed.modules]
+        bind(modules, self.probed.shapes, holder)
         self._own_attention = set_attention(self.model, ATTENTION)
+        return modules
 
     @contextlib.contextmanager
     def attending_itself(self) -> Iterator[None]:

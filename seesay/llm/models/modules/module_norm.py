@@ -87,23 +87,30 @@ def _recognise(module: torch.nn.Module, ops: Ops) -> _Norm | None:
     if not _looks_like_norm(module):
         return None
     weight: Any = module.weight
+    limit = _TOLERANCES.get(weight.dtype)
     rows = torch.randn((_TRIAL_ROWS, len(weight)), generator=torch.Generator().manual_seed(0))
     x = (rows * 10.0 ** -torch.arange(_TRIAL_ROWS)[:, None]).to(weight)  # small ones, too, which tell eps
+    expected = _try(module, x)
+    if limit is None or expected is None:
+        return None
+    norms = (_Norm(module, ops, eps, offset) for eps in _list_epsilons(module) for offset in (0, 1))
+    return next((n for n in norms if torch.allclose(n.compute(x).float(), expected.float(), rtol=limit, atol=0)), None)
+
+
+def _list_epsilons(module: torch.nn.Module) -> list[float]:
+    """Return the numbers of a module that may be its eps."""
+    return sorted({value for value in vars(module).values() if type(value) is float and 0 < value <= _MOST_EPS})
+
+
+def _try(module: torch.nn.Module, x: torch.Tensor) -> torch.Tensor | None:
+    """Return what `module` makes of x; None unless that is a tensor like x."""
     try:
         with torch.no_grad():
-            expected = module(x.clone())
+            made = module(x.clone())
     except Exception:  # another kind of module: its own code, which may raise anything
         return None
-    if not isinstance(expected, torch.Tensor) or expected.shape != x.shape or expected.dtype != x.dtype:
-        return None
-    epsilons = {value for value in vars(module).values() if type(value) is float and 0 < value <= _MOST_EPS}
-    for eps in sorted(epsilons):
-        for offset in (0, 1):
-            norm = _Norm(module, ops, eps, offset)
-            limit = _TOLERANCES.get(x.dtype)
-            if limit and torch.allclose(norm.compute(x).float(), expected.float(), rtol=limit, atol=0):
-                return norm
-    return None
+    is_like = isinstance(made, torch.Tensor) and made.shape == x.shape and made.dtype == x.dtype
+    return made if is_like else None
 
 
 def _looks_like_norm(module: torch.nn.Module) -> bool:
