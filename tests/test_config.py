@@ -21,7 +21,6 @@ from seesay.config import (
     VisionConfig,
 )
 from seesay.device.query import pick_device
-from seesay.engine.front.starting import uses_process
 from seesay.errors import ConfigError
 from seesay.serving.settings import ServerSettings
 from seesay.system.log import set_up_logging
@@ -156,7 +155,6 @@ def test_stages_stand_alone(options: dict[str, Any], message: str) -> None:
 
 
 def test_ranks_are_processes() -> None:
-    assert uses_process(EngineConfig(tp=2, device_type="cpu")) and not uses_process(EngineConfig(device_type="cpu"))
     with pytest.raises(ConfigError, match=r"engine_process must be True or None with 2 ranks: .*, got False"):
         EngineConfig(tp=2, engine_process=False)
 
