@@ -1,0 +1,154 @@
+"""Sequences pass from one queue to the other, and take what they hold with them. An engine that checks all that it is
+asked for serves most of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from llm.fake_engine import FakeEngine, make_prompt
+from llm.scheduling.test_scheduler import make_scheduler, make_sequence, picture_hash, rows, run_until_idle, step
+from llm.scheduling.test_sequence_groups import GROUP, make_member
+from llm.test_scheduler_random import serve_at_random
+
+from seesay.llm.plans.sampling_params import SamplingParams
+from seesay.llm.scheduling.pools.block_pool import BlockPool
+from seesay.llm.scheduling.scheduler_config import SchedulerConfig
+from seesay.llm.scheduling.sequence import Sequence
+
+
+def make_engine(*, caching: bool = True, num_adapter_slots: int = 0, budget: int = 32) -> FakeEngine:
+    config = SchedulerConfig(
+        max_batch_size=6, max_prefill_token_num=budget, session_len=60, num_adapter_slots=num_adapter_slots
+    )
+    return FakeEngine(config, BlockPool(64, 4, enable_prefix_caching=caching))
+
+
+def test_owners_are_known_as_long_as_they_have_sequences() -> None:
+    """Whether these wait, run or have ended."""
+    sequences = [make_sequence(number, 4) for number in range(3)]
+    for seq, owner in zip(sequences, "aba", strict=True):
+        seq.owner = owner
+    scheduler = make_scheduler(sequences, batch=2)
+    assert scheduler._live.owners == Counter(a=2, b=1)
+    step(scheduler)
+    assert scheduler._live.owners == Counter(a=2, b=1) and scheduler._live.waiting.num_running == Counter(a=1, b=1)
+    assert scheduler.abort(2)
+    assert scheduler._live.owners == Counter(a=1, b=1)
+    run_until_idle(scheduler)
+    assert not scheduler._live.owners and not scheduler._live.waiting.num_running
+
+
+def test_sequences_arrive_one_after_the_other_and_are_placed_by_priority() -> None:
+    sequences = [make_sequence(number, 4) for number in range(3)]
+    sequences[1].priority = -1
+    scheduler = make_scheduler(sequences, batch=1)
+    assert [seq.arrival for seq in sequences] == [0, 1, 2]
+    assert sorted(sequences, key=lambda seq: seq.place) == [sequences[1], sequences[0], sequences[2]]
+    assert rows(scheduler.plan_step()) == [(1, 0, 4)]
+
+
+# --- beginnings -------------------------------------------------------------------------------------------------------
+
+
+def test_the_longer_beginning_counts_whoever_has_it() -> None:
+    """Here the prefix cache; one of the group has computed less in common."""
+    engine = make_engine()
+    engine.add(make_member(1, 13, group_id=None))
+    engine.drain()
+    other = make_member(2, 13, other_from=5, answer=20)
+    engine.add(other)
+    for _ in range(3):
+        engine.step()
+    third = make_member(3, 13)
+    engine.add(third)
+    engine.drain()
+    assert (other.num_cached_tokens, third.num_cached_tokens) == (4, 12)
+
+
+def test_one_of_the_group_may_have_more_than_the_prefix_cache() -> None:
+    engine = make_engine()
+    engine.add(make_member(1, 15, answer=20))
+    for _ in range(2):
+        engine.step()
+    second = make_member(2, 15)
+    engine.add(second)
+    engine.drain()
+    assert second.num_cached_tokens == 14
+
+
+# --- back -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("place", "jobs"), [(2, [(1, 0)]), (6, [(1, 0)]), (9, [])])
+def test_a_picture_is_needed_again_by_one_that_goes_back_before_it(place: int, jobs: list[tuple[int, int]]) -> None:
+    scheduler = make_scheduler([make_sequence(1, 12, (4, 8, 1))], caching=False)
+    assert [(job.seq_id, job.item_index) for job in scheduler.plan_step().encode_jobs] == [(1, 0)]
+    scheduler.mark_ready(picture_hash(1))
+    step(scheduler)
+    scheduler.go_back(1, place)
+    scheduler.check_integrity()
+    plan = scheduler.plan_step()
+    assert [(job.seq_id, job.item_index) for job in plan.encode_jobs] == jobs
+    assert rows(plan) == [(1, place, {2: 2, 6: 1, 9: 4}[place])][: 0 if place == 6 else None]
+
+
+def test_a_scheduler_at_random_holds_nothing_in_the_end() -> None:
+    """A tiny pool, a host that keeps little, steps that are lost, and proposed tokens."""
+    for seed, options in enumerate(({"share_lost": 0.1}, {"draft": 3}, {"is_ahead": True}, {"is_prefix_lm": True})):
+        engine = serve_at_random(seed, num_blocks=16, num_host_slots=6, **options)  # type: ignore[arg-type]
+        scheduler = engine.scheduler
+        assert not scheduler.has_work and not scheduler.sequences and scheduler.stats().num_used_kv_blocks == 0
+        assert not scheduler._live.owners and not scheduler._live.running and not scheduler._live.blocked
+
+
+# --- ends -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("num_steps", [0, 1, 3])
+def test_the_slot_of_an_adapter_is_free_when_its_last_sequence_ends(num_steps: int) -> None:
+    engine = make_engine(num_adapter_slots=1)
+    params = SamplingParams(max_new_tokens=8, ignore_eos=True)
+    for number in (1, 2):
+        engine.add(Sequence(number, make_prompt([(6, -1)], number), params, adapter_id=number))
+    for _ in range(num_steps):
+        engine.step()
+    engine.end(1)
+    engine.drain()
+    engine.scheduler.check_integrity()
+    assert not engine.scheduler.sequences
+
+
+def test_nobody_finds_a_prefix_that_was_forgotten() -> None:
+    """Of those that run, too, and of what their groups keep."""
+    engine = make_engine()
+    engine.add(make_member(1, 13, stays=True))
+    while engine.scheduler.has_work:
+        engine.step()
+    engine.add(running := make_member(2, 13, answer=20))
+    engine.step()
+    assert running.num_cached_tokens == 12 and engine.scheduler.stats().num_used_kv_blocks > 4
+    engine.scheduler.forget_prefixes()
+    engine.scheduler.check_integrity()
+    assert engine.scheduler.stats().num_used_kv_blocks == len(running.block_ids), "nothing is kept"
+    engine.add(later := make_member(3, 13))
+    engine.scheduler.end_group(GROUP)
+    engine.drain()
+    assert later.num_cached_tokens == 0
+
+
+@pytest.mark.parametrize("group_id", [GROUP, None])
+def test_who_waits_for_a_prefix_that_is_forgotten_computes_it(group_id: int | None) -> None:
+    engine = make_engine(caching=group_id is None, budget=16)
+    first, second = make_member(1, 40, group_id=group_id), make_member(2, 40, group_id=group_id)
+    engine.add(first)
+    engine.add(second)
+    engine.step()
+    assert [row.seq_id for row in engine.plans[-1].rows] == [1]
+    engine.scheduler.forget_prefixes()
+    engine.scheduler.check_integrity()
+    while not second.num_scheduled:
+        engine.step()
+    assert first.num_computed <= 40, "it was not waited for to its end"
+    engine.drain()
+    assert second.num_cached_tokens == 0
