@@ -189,6 +189,33 @@ def test_reasoning_tokens_are_counted(open_pipe: Open, markers: Markers) -> None
     assert cut.usage is not None and cut.usage.reasoning_tokens == 9
 
 
+@pytest.mark.parametrize(
+    ("begun", "is_open"),
+    [
+        (None, False),
+        ("", False),
+        (f"{BEGIN}so", True),
+        (f" {BEGIN}so", True),
+        ("so", None),
+        (f"{BEGIN}so{FINISH}ab", None),
+    ],
+)
+def test_an_answer_that_is_begun_may_be_in_its_thought(
+    open_pipe: Open, begun: str | None, is_open: bool | None
+) -> None:
+    """None: no thought comes any more. Without a beginning, one may come."""
+    pipe = open_pipe("special", SWITCHED, async_scheduling=True)
+    thoughts = Thoughts(ReasoningFormat(name="x", begin=BEGIN, end=FINISH), pipe.tokenizer, pipe.engine.chat_template)
+    messages = [Message(role="user", parts=(TextPart(text="Hi"),))]
+    if begun is not None:
+        messages.append(Message(role="assistant", parts=(TextPart(text=begun),)))
+    request = GenerationRequest(
+        prompt=tuple(messages), gen_config=GenerationConfig(), template_options={"continue_final": begun is not None}
+    )
+    rule = thoughts.make_rule(request, np.array(pipe.tokenizer.encode("Hi")), 3)
+    assert rule is None if is_open is None else rule is not None and rule.is_open is is_open
+
+
 def test_a_marker_of_special_tokens_and_a_word_begins_a_thought(
     tiny_checkpoint: Callable[[str], Path], tmp_path: Path
 ) -> None:
