@@ -236,7 +236,7 @@ def test_a_model_without_audio_says_so(server: LiveServer) -> None:
 
 @pytest.fixture(scope="module")
 def voxtral(tiny_checkpoint: Callable[[str], Path]) -> Iterator[AsyncEngine]:
-    config = EngineConfig(device_type="cpu", session_len=2048)
+    config = EngineConfig(device_type="cpu", session_len=512)
     with AsyncEngine(str(tiny_checkpoint("voxtral")), backend_config=config) as engine:
         yield engine
 
