@@ -42,6 +42,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 COMPLETE_TRANSFORMERS = (5, 24)
 """The release that has all models that ours are compared with. Older ones, which run as well, lack some."""
+OTHERWISE_IN_OLDER = {
+    "bamba": "norms of one group",
+    "granite4": "norms of one group",
+    "granite4_dense": "norms of one group",
+    "paligemma2": "other tokens of several prompts",
+    "deepseek_ocr2": "no prompts without pictures",
+    "minicpmv4_6": "pictures of few shapes",
+}
+"""Models that releases before that one (5.17 was tried) compute otherwise, or not at all, with what they do."""
 BROWSER_FILES = (
     "test_page.py", "test_look.py", "test_history.py", "test_answers.py", "test_controls.py", "test_saving.py",
     "test_login.py", "test_played.py",
@@ -195,10 +204,9 @@ def make_once(folder: Path, make: Callable[[Path], object]) -> Path:
     return folder
 
 
-def is_of_newer_transformers(error: ImportError) -> bool:
-    """Whether an import failed because Transformers is older than the release that has all models we compare with."""
-    installed = tuple(int(part) for part in metadata.version("transformers").split(".")[:2])
-    return (error.name or "").startswith("transformers") and installed < COMPLETE_TRANSFORMERS
+def is_older_transformers() -> bool:
+    """Whether Transformers is older than the release that has all models we compare with."""
+    return tuple(int(part) for part in metadata.version("transformers").split(".")[:2]) < COMPLETE_TRANSFORMERS
 
 
 @pytest.fixture(scope="session")
@@ -230,11 +238,13 @@ def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pyte
             pytest.fail(without_checkpoint(name))
         if name in CHECKPOINTS and (package := CHECKPOINTS[name].needs) is not None:
             pytest.importorskip(package, reason=f"{name} is compared with a model that needs {package}")
+        if name in OTHERWISE_IN_OLDER and is_older_transformers():
+            pytest.skip(f"this Transformers has {OTHERWISE_IN_OLDER[name]} in {name}")
         if name not in made:
             try:
                 made[name] = make_once(shared / "checkpoints" / name, partial(write, name))
             except ImportError as error:
-                if not is_of_newer_transformers(error):
+                if not (error.name or "").startswith("transformers") or not is_older_transformers():
                     raise
                 pytest.skip(f"{name} is compared with a model that this Transformers does not have: {error}")
         return made[name]

@@ -88,8 +88,12 @@ interface for attention: with our scheduler, KV blocks, prefix cache, sampling a
 of its safetensors. The model is found by its architecture, or else by its `model_type`, as Transformers finds it. It
 is probed before its weights are read, and compared with its own attention behind that. What cannot run says why, and
 in most cases which model that runs is nearest: layers with a recurrent or convolutional state, tokens that see later
-ones, rotary scaling by the longest text of a step, an encoder of the prompt. Such a model is not quantized, and its
-steps are no CUDA graphs. On the CPU its linear layers have packed weights, as those of our decoders.
+ones, rotary scaling by the longest text of a step, an encoder of the prompt. Such a model is not quantized.
+
+Of its modules our kernels compute what they know: linear layers, those of one input as one product; RMS norms, found by
+what they compute; and rotary embeddings that turn halves, left to the kernel that writes keys and values. All of it is
+compared with the modules at start, and what differs is left to them. Decode steps are CUDA graphs, unless the modules
+look at the device or change with numbers of the host; that is tried at start, too, and the log says why there are none.
 
 A model that neither we nor Transformers have, but whose code lies beside its weights (`auto_map` in config.json), runs
 in the same way with `EngineConfig(trust_remote_code=True)` (`--trust-remote-code`), with its own configuration, model
