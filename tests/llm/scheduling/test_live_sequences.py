@@ -3,7 +3,9 @@ asked for serves most of them."""
 
 from __future__ import annotations
 
+import random
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 from llm.fake_engine import FakeEngine, make_prompt
@@ -13,8 +15,10 @@ from llm.test_scheduler_random import serve_at_random
 
 from seesay.llm.plans.sampling_params import SamplingParams
 from seesay.llm.scheduling.pools.block_pool import BlockPool
+from seesay.llm.scheduling.scheduler import Scheduler
 from seesay.llm.scheduling.scheduler_config import SchedulerConfig
 from seesay.llm.scheduling.sequence import Sequence
+from seesay.llm.scheduling.state_slots import SnapshotPlaces, StateSlots
 
 
 def make_engine(*, caching: bool = True, num_adapter_slots: int = 0, budget: int = 32) -> FakeEngine:
@@ -139,16 +143,83 @@ def test_nobody_finds_a_prefix_that_was_forgotten() -> None:
 
 @pytest.mark.parametrize("group_id", [GROUP, None])
 def test_who_waits_for_a_prefix_that_is_forgotten_computes_it(group_id: int | None) -> None:
-    engine = make_engine(caching=group_id is None, budget=16)
-    first, second = make_member(1, 40, group_id=group_id), make_member(2, 40, group_id=group_id)
-    engine.add(first)
+    """At once, beside the one for which it has waited."""
+    engine = make_engine(caching=group_id is None, budget=24)
+    second = make_member(2, 30, group_id=group_id)
+    engine.add(make_member(1, 30, group_id=group_id))
     engine.add(second)
     engine.step()
     assert [row.seq_id for row in engine.plans[-1].rows] == [1]
     engine.scheduler.forget_prefixes()
     engine.scheduler.check_integrity()
-    while not second.num_scheduled:
-        engine.step()
-    assert first.num_computed <= 40, "it was not waited for to its end"
+    engine.step()
+    assert [(row.seq_id, row.num_tokens) for row in engine.plans[-1].rows] == [(1, 6), (2, 18)]
     engine.drain()
     assert second.num_cached_tokens == 0
+
+
+def forget(scheduler: Scheduler) -> None:
+    scheduler.forget_prefixes()
+
+
+def abort(scheduler: Scheduler) -> None:
+    assert scheduler.abort(1)
+
+
+@pytest.mark.parametrize("group_id", [GROUP, None])
+@pytest.mark.parametrize("happens", [forget, abort])
+def test_nobody_waits_for_what_will_not_be_found(happens: Callable[[Scheduler], None], group_id: int | None) -> None:
+    """While a step that computes it is under way."""
+    sequences = [make_sequence(number, 13, text=0) for number in (1, 2)]
+    for seq in sequences:
+        seq.group_id = group_id
+    scheduler = make_scheduler(sequences, caching=group_id is None)
+    plan = scheduler.plan_step()
+    assert rows(plan) == [(1, 0, 13)] and rows(scheduler.plan_step(only=(2,))) == [], "the second one waits"
+    happens(scheduler)
+    assert rows(scheduler.plan_step(only=(2,))) == [(2, 0, 13)]
+
+
+@pytest.mark.parametrize("with_states", [False, True])
+def test_nobody_finds_the_blocks_of_a_faulty_sequence(with_states: bool) -> None:
+    engine = make_stateful_engine() if with_states else make_engine()
+    engine.add(make_member(1, 13, group_id=None, answer=9))
+    for _ in range(3):
+        engine.step()
+    engine.scheduler.forget_blocks(1)
+    engine.scheduler.check_integrity()
+    engine.add(second := make_member(2, 13, group_id=None))
+    engine.drain()
+    assert second.num_cached_tokens == 0
+
+
+# --- states -----------------------------------------------------------------------------------------------------------
+
+
+def make_stateful_engine(*, caching: bool = True, num_states: int = 8) -> FakeEngine:
+    config = SchedulerConfig(max_batch_size=4, max_prefill_token_num=16, session_len=40)
+    states = StateSlots(num_states, SnapshotPlaces(4, 8), enable_prefix_caching=caching, num_host_slots=3)
+    return FakeEngine(config, BlockPool(60, 4, enable_prefix_caching=caching), states=states)
+
+
+@pytest.mark.parametrize("caching", [False, True])
+def test_states_are_right_whatever_is_lost_and_forgotten(caching: bool) -> None:
+    """The engine reads the state of each row, and compares every answer with that of the sequence alone."""
+    for seed in range(8):
+        draw, engine = random.Random(seed), make_stateful_engine(caching=caching, num_states=5)
+        states = engine.scheduler._live.states
+        assert states is not None
+        for number in range(30):
+            length = draw.choice([5, 13, 14, 22, 30])
+            engine.add(make_member(number, length, other_from=draw.choice([9, 17, 99]), group_id=None))
+            while draw.random() < 0.6:
+                match draw.randrange(8):
+                    case 0:
+                        engine.lose(with_the_one_before=False, spoils=True)
+                    case 1:
+                        engine.scheduler.forget_prefixes()
+                    case _:
+                        engine.step()
+                engine.scheduler.check_integrity()
+        engine.drain()
+        assert not states.pool.num_used and bool(states.total_snapshots) is caching

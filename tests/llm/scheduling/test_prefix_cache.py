@@ -157,3 +157,14 @@ def test_few_prompts_with_long_cached_beginnings_begin_at_once(num_blocks: int, 
         scheduler.commit_step(plan, {row.seq_id: (1,) for row in plan.rows if row.samples})
         scheduler.check_integrity()
     assert begun[0] == 1 and max(begun) == num_begun and sum(begun) == 60, begun
+
+
+@pytest.mark.parametrize(
+    ("caching", "shares", "is_named"), [(True, True, True), (True, False, False), (False, True, False)]
+)
+def test_blocks_have_names_where_others_may_find_them(caching: bool, shares: bool, is_named: bool) -> None:
+    cache = Cache(enable_prefix_caching=caching)
+    seq = make_sequence(1, 9)
+    seq.shares_blocks = shares
+    assert cache.prefix.name_blocks(seq, 8) is is_named
+    assert len(seq.block_keys) == (2 if is_named else 0)
