@@ -468,6 +468,28 @@ def test_slots_are_for_the_adapters_of_the_configuration(
     assert -(-made[0]["max_rank"] // 16) * 16 == max_rank
 
 
+@pytest.mark.parametrize(("number", "is_allocated"), [(0, False), (1, True)])
+def test_slots_of_experts_are_allocated_at_the_start_where_an_adapter_has_some(
+    number: int, is_allocated: bool, tmp_path: Path
+) -> None:
+    """Before the KV cache takes the memory that is left."""
+    modules = [f"{PEFT}model.layers.0.self_attn.q_proj", f"{PEFT}model.layers.0.mlp.experts.3.up_proj"]
+    adapters = {"plain": write(tmp_path / "plain", modules[0]), "other": write(tmp_path / "other", modules[number])}
+    allocated: list[bool] = []
+
+    class Decoder(ComposedDecoder):
+        def __init__(self) -> None:
+            pass
+
+        def make_adapters(self, **sizes: int) -> Any:
+            return SimpleNamespace(experts=SimpleNamespace(allocate=lambda: allocated.append(True)))
+
+    limits = RunnerLimits(max_batch_size=8, max_step_tokens=8, session_len=8, block_size=8)
+    runner: Any = SimpleNamespace(decoder=Decoder(), limits=limits, adapters=None)
+    make_slots(runner, EngineConfig(adapters=adapters))
+    assert bool(allocated) == is_allocated
+
+
 def test_without_adapters_there_are_no_slots_and_modules_take_none() -> None:
     limits = RunnerLimits(max_batch_size=8, max_step_tokens=8, session_len=8, block_size=8)
     runner: Any = SimpleNamespace(decoder=object(), limits=limits, adapters=None)

@@ -15,9 +15,12 @@ import torch
 
 from seesay.config import EngineConfig, VisionConfig
 from seesay.device.ranks import Place, Stages, Unconnected
+from seesay.engine.core.adapters import AdapterStore
 from seesay.engine.core.loading.loading import _build_parts, _is_ahead, _rehearse_ranks, load_core
 from seesay.engine.core.loading.resolved_config import resolve
 from seesay.engine.core.loop import EngineLoop
+from seesay.engine.core.model_weights import ModelWeights
+from seesay.engine.core.rank_parts import RankParts
 from seesay.engine.opened_model import open_model
 from seesay.engine.watchdog import CPU_LIMIT_S
 from seesay.errors import ConfigError
@@ -51,43 +54,104 @@ def test_a_rehearsal_of_ranks_is_of_the_first_of_them() -> None:
         assert getattr(found.ranks, "place", None) == Place(0, config.num_ranks)
 
 
-REHEARSE = """
-import json, sys
-from pathlib import Path
-from seesay.config import EngineConfig
-from seesay.engine.core.loading.loading import rehearse
-from seesay.engine.opened_model import open_model
-from seesay.kernels.absent_gpu import Gpu, absent_gpu
-
-found = []
-for session_len, given, num_ranks in json.loads(sys.argv[2]):
-    with absent_gpu(Gpu((9, 0), 227 << 10), None):
-        config = EngineConfig(
-            block_size=16, max_prefill_token_num=16, max_batch_size=2, session_len=session_len, num_gpu_blocks=given,
-            num_cpu_blocks=9, **num_ranks,
-        )
-        runner, tower = rehearse(open_model(Path(sys.argv[1]), config), config)
-    sizes = [linear.out_features for linear in runner.decoder.linears.values()]
-    found.append([runner.num_blocks, len(sizes), sizes[0], runner.device.type, tower.device.type])
-print(json.dumps(found))
-"""
+# --- how a device is made ready ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
-def test_a_rehearsal_has_blocks_for_the_longest_sequence(tiny_checkpoint: Callable[[str], Path]) -> None:
-    """In a process of its own, which takes all tensors for those of a GPU. One of two ranks has half of each layer, or
-    half of the layers."""
-    cases: list[list[Any]] = [[33, 0, {}], [32, 0, {}], [33, 7, {}], [33, 0, {"tp": 2}], [33, 0, {"pp": 2}]]
-    arguments = [str(tiny_checkpoint("qwen2_5_vl")), json.dumps(cases)]
-    shown = subprocess.run(
-        [sys.executable, "-c", REHEARSE, *arguments], capture_output=True, text=True, check=True, timeout=300
-    ).stdout
-    found = json.loads(shown.splitlines()[-1])
-    assert [[number, *devices] for number, _, _, *devices in found] == [
-        [number, "meta", "meta"] for number in (3, 2, 7, 3, 3)
-    ]
-    (_, num_layers, num_outputs, *_), *_, half, stage = found
-    assert half[1:3] == [num_layers, num_outputs // 2] and stage[1] < num_layers and stage[2] == num_outputs
+class _Noted(ModelRunner):
+    """Notes how it is made ready, and computes nothing."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.noted: list[Any] = []
+
+    def profile(self, *, records_graphs: bool = False) -> int:
+        self.noted.append(("profile", records_graphs))
+        return 1000
+
+    def allocate_cache(self, **sizes: Any) -> int:
+        self.noted.append(sizes)
+        return 0
+
+    def warm_up(self) -> None:
+        self.noted.append("warm up")
+
+    def record_graphs(self) -> None:
+        self.noted.append("record graphs")
+
+    def measure_step_costs(self) -> StepCosts:
+        self.noted.append("measure step costs")
+        return StepCosts.guess(1.0)
+
+
+def prepare(path: Path, device: str, *, has_ranks: bool = False, **options: Any) -> list[Any]:
+    """Return what is done with a runner on a device before it computes. has_ranks: it is the first of two."""
+    config = EngineConfig(
+        **{"dtype": "float32", "block_size": 16, "num_gpu_blocks": 3, "speculative": {"method": "none"}, **options}
+    )
+    model = open_model(path, config)
+    there = torch.device(device)
+    waits: list[int] = []
+    made: list[_Noted] = []
+
+    def make_runner(*given: Any) -> ModelRunner:
+        made.append(_Noted(*given))
+        return made[-1]
+
+    loaded: list[int] = []
+    ranks = RankParts(
+        ranks=Unconnected(Place(0, 2)),
+        make_runner=make_runner,
+        make_weights=ModelWeights,
+        make_adapter_store=AdapterStore,
+        wait_until_loaded=lambda: loaded.append(len(made)),
+    )
+    parts = _build_parts(
+        model,
+        config,
+        resolve(config, model.checkpoint, model.backbone, there),
+        lambda: waits.append(len(made)),
+        make_runner,
+        encoder_device=there,
+        ranks=ranks if has_ranks else None,
+    )
+    assert loaded == [1] * has_ranks, "the slices of the other ranks are waited for when this one is there"
+    [runner] = made
+    assert parts.encoder is parts.tower is None
+    assert waits == ([1] if device != "cpu" else []), "kernels are waited for when the weights are there"
+    assert (parts.step_costs is not None) == ("measure step costs" in runner.noted)
+    return list(runner.noted)
+
+
+CACHE = {"num_blocks": 3, "share": 0.5, "reserved_bytes": 1000, "num_host_slots": 4}
+
+
+@pytest.mark.parametrize(
+    ("device", "options", "expected"),
+    [
+        ("cpu", {}, [("profile", False), CACHE]),
+        ("cpu", {"max_step_ms": 40}, [("profile", False), CACHE, "measure step costs"]),
+        ("meta", {}, [("profile", True), CACHE, "warm up", "record graphs", "measure step costs"]),
+        ("meta", {"max_step_ms": None}, [("profile", True), CACHE, "warm up", "record graphs"]),
+        ("meta", {"eager_mode": True, "max_step_ms": None}, [("profile", False), CACHE, "warm up"]),
+    ],
+)
+def test_a_device_is_made_ready_behind_the_trial_of_its_memory(
+    device: str, options: dict[str, Any], expected: list[Any], tiny_checkpoint: Callable[[str], Path]
+) -> None:
+    options = {"cache_max_entry_count": 0.5, "num_cpu_blocks": 4, **options}
+    assert prepare(tiny_checkpoint("llama"), device, **options) == expected
+
+
+def test_the_deterministic_mode_is_refused_before_anything_is_tried(tiny_checkpoint: Callable[[str], Path]) -> None:
+    with pytest.raises(ConfigError, match="deterministic: not with experts on a GPU"):
+        prepare(tiny_checkpoint("qwen3_moe"), "meta", deterministic=True, speculative=None)
+
+
+def test_the_first_of_several_ranks_loads_its_slice_while_the_others_load_theirs(
+    tiny_checkpoint: Callable[[str], Path],
+) -> None:
+    done = prepare(tiny_checkpoint("llama"), "meta", has_ranks=True, tp=2, max_step_ms=None)
+    assert [each for each in done if isinstance(each, str)] == ["warm up", "record graphs"]
 
 
 # --- what a core is made of -------------------------------------------------------------------------------------------
@@ -184,81 +248,42 @@ def test_what_proposes_is_made_with_room_for_its_tokens(load: Callable[..., Any]
     assert load().steps.speculation is None
 
 
-class _Noted(ModelRunner):
-    """Notes how it is made ready, and computes nothing."""
+# --- a rehearsal ------------------------------------------------------------------------------------------------------
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        self.noted: list[Any] = []
+REHEARSE = """
+import json, sys
+from pathlib import Path
+from seesay.config import EngineConfig
+from seesay.engine.core.loading.loading import rehearse
+from seesay.engine.opened_model import open_model
+from seesay.kernels.absent_gpu import Gpu, absent_gpu
 
-    def profile(self, *, records_graphs: bool = False) -> int:
-        self.noted.append(("profile", records_graphs))
-        return 1000
-
-    def allocate_cache(self, **sizes: Any) -> int:
-        self.noted.append(sizes)
-        return 0
-
-    def warm_up(self) -> None:
-        self.noted.append("warm up")
-
-    def record_graphs(self) -> None:
-        self.noted.append("record graphs")
-
-    def measure_step_costs(self) -> StepCosts:
-        self.noted.append("measure step costs")
-        return StepCosts.guess(1.0)
+found = []
+for session_len, given, num_ranks in json.loads(sys.argv[2]):
+    with absent_gpu(Gpu((9, 0), 227 << 10), None):
+        config = EngineConfig(
+            block_size=16, max_prefill_token_num=16, max_batch_size=2, session_len=session_len, num_gpu_blocks=given,
+            num_cpu_blocks=9, **num_ranks,
+        )
+        runner, tower = rehearse(open_model(Path(sys.argv[1]), config), config)
+    sizes = [linear.out_features for linear in runner.decoder.linears.values()]
+    found.append([runner.num_blocks, len(sizes), sizes[0], runner.device.type, tower.device.type])
+print(json.dumps(found))
+"""
 
 
-def prepare(path: Path, device: str, **options: Any) -> list[Any]:
-    """Return what is done with a runner on a device before it computes."""
-    config = EngineConfig(
-        **{"dtype": "float32", "block_size": 16, "num_gpu_blocks": 3, "speculative": {"method": "none"}, **options}
-    )
-    model = open_model(path, config)
-    there = torch.device(device)
-    waits: list[int] = []
-    made: list[_Noted] = []
-
-    def make_runner(*given: Any) -> ModelRunner:
-        made.append(_Noted(*given))
-        return made[-1]
-
-    parts = _build_parts(
-        model,
-        config,
-        resolve(config, model.checkpoint, model.backbone, there),
-        lambda: waits.append(len(made)),
-        make_runner,
-        encoder_device=there,
-    )
-    [runner] = made
-    assert parts.encoder is parts.tower is None
-    assert waits == ([1] if device != "cpu" else []), "kernels are waited for when the weights are there"
-    assert (parts.step_costs is not None) == ("measure step costs" in runner.noted)
-    return list(runner.noted)
-
-
-CACHE = {"num_blocks": 3, "share": 0.5, "reserved_bytes": 1000, "num_host_slots": 4}
-
-
-@pytest.mark.parametrize(
-    ("device", "options", "expected"),
-    [
-        ("cpu", {}, [("profile", False), CACHE]),
-        ("cpu", {"max_step_ms": 40}, [("profile", False), CACHE, "measure step costs"]),
-        ("meta", {}, [("profile", True), CACHE, "warm up", "record graphs", "measure step costs"]),
-        ("meta", {"max_step_ms": None}, [("profile", True), CACHE, "warm up", "record graphs"]),
-        ("meta", {"eager_mode": True, "max_step_ms": None}, [("profile", False), CACHE, "warm up"]),
-    ],
-)
-def test_a_device_is_made_ready_behind_the_trial_of_its_memory(
-    device: str, options: dict[str, Any], expected: list[Any], tiny_checkpoint: Callable[[str], Path]
-) -> None:
-    options = {"cache_max_entry_count": 0.5, "num_cpu_blocks": 4, **options}
-    assert prepare(tiny_checkpoint("llama"), device, **options) == expected
-
-
-def test_the_deterministic_mode_is_refused_before_anything_is_tried(tiny_checkpoint: Callable[[str], Path]) -> None:
-    with pytest.raises(ConfigError, match="deterministic: not with experts on a GPU"):
-        prepare(tiny_checkpoint("qwen3_moe"), "meta", deterministic=True, speculative=None)
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
+def test_a_rehearsal_has_blocks_for_the_longest_sequence(tiny_checkpoint: Callable[[str], Path]) -> None:
+    """In a process of its own, which takes all tensors for those of a GPU. One of two ranks has half of each layer, or
+    half of the layers."""
+    cases: list[list[Any]] = [[33, 0, {}], [32, 0, {}], [33, 7, {}], [33, 0, {"tp": 2}], [33, 0, {"pp": 2}]]
+    arguments = [str(tiny_checkpoint("qwen2_5_vl")), json.dumps(cases)]
+    shown = subprocess.run(
+        [sys.executable, "-c", REHEARSE, *arguments], capture_output=True, text=True, check=True, timeout=300
+    ).stdout
+    found = json.loads(shown.splitlines()[-1])
+    assert [[number, *devices] for number, _, _, *devices in found] == [
+        [number, "meta", "meta"] for number in (3, 2, 7, 3, 3)
+    ]
+    (_, num_layers, num_outputs, *_), *_, half, stage = found
+    assert half[1:3] == [num_layers, num_outputs // 2] and stage[1] < num_layers and stage[2] == num_outputs

@@ -20,6 +20,7 @@ from seesay.engine.core.speculation.media_answers import MOST_OF_MEDIA
 from seesay.engine.core.speculation.speculation import ModelSpeculation, SpeculationRule, TextSpeculation
 from seesay.engine.opened_model import OpenedModel, open_model
 from seesay.errors import ConfigError
+from seesay.llm.models.composed_decoder import ComposedDecoder
 from seesay.llm.running.proposals.kept_states import KeptStates
 from seesay.llm.running.runner_limits import RunnerLimits
 
@@ -203,6 +204,14 @@ def test_a_layer_needs_a_decoder_that_is_composed_here(options: dict[str, Any], 
     config = EngineConfig(device_type="cpu", speculative={"method": "mtp"}, **options)
     with pytest.raises(ConfigError, match=f"speculative.method='mtp' is not supported {text}: use another"):
         start_speculation.load_draft(cast(Any, None), config, resolve(), make_runner())
+
+
+def test_a_layer_is_not_divided_among_ranks() -> None:
+    main = make_runner()
+    main.decoder = ComposedDecoder.__new__(ComposedDecoder)
+    config = EngineConfig(device_type="cpu", speculative={"method": "mtp"}, tp=2)
+    with pytest.raises(ConfigError, match="is not supported with 2 ranks"):
+        start_speculation.load_draft(cast(Any, None), config, resolve(), main)
 
 
 def load_main(path: Path, config: EngineConfig) -> tuple[OpenedModel, Any]:

@@ -148,7 +148,7 @@ class RowMatcher:
         names = list(allowed)
         for name in list(allowed):
             others = [mask for other, mask in allowed.items() if other in names and other != name]
-            if others and not np.bitwise_and.reduce([self._is_token, *others]).any():
+            if not np.bitwise_and.reduce([self._is_token, *others]).any():
                 names.remove(name)
         raise make_no_token_error(names, num_generated=num_generated)
 
