@@ -86,7 +86,7 @@ def test_greedy_answers_are_the_same_computed_and_cached(alone: Pipeline, two: P
 def test_many_requests_are_preempted_and_moved_to_the_host(alone: Pipeline, two: Pipeline) -> None:
     prompts = [f"Tell me of {word}. " * 6 for word in ("game", "frame", "red", "blue", "shape", "number", "chart")]
     prompts *= 2
-    compare(alone, two, prompts, [GenerationConfig(max_new_tokens=150, ignore_eos=True)] * len(prompts))
+    compare(alone, two, prompts, [GenerationConfig(max_new_tokens=100, ignore_eos=True)] * len(prompts))
     stats = two._engine.stats()
     assert stats.total_preemptions > 0 and stats.total_host_kv_loads > 0
 
