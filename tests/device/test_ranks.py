@@ -5,15 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
+from forked_ranks import run_forked_ranks
 from torch import distributed
-from torch.multiprocessing.spawn import spawn
 
 from seesay.device.ranks import TorchRanks
 
 SIZE = 3
 
 
-def exchange(rank: int, folder: str) -> None:
+def exchange(number: str, folder: str) -> None:
+    rank = int(number)
     torch.set_num_threads(1)
     distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=SIZE)
     assert distributed.group.WORLD is not None
@@ -34,4 +35,4 @@ def exchange(rank: int, folder: str) -> None:
 
 
 def test_all_ranks_get_the_same(tmp_path: Path) -> None:
-    spawn(exchange, args=(str(tmp_path),), nprocs=SIZE)  # type: ignore[no-untyped-call]
+    run_forked_ranks(exchange, SIZE, str(tmp_path))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from decoder_steps import LENGTH, NEXT, Steps, compute_steps
-from forked_python import forked
+from forked_ranks import run_forked_ranks
 from fused_products import make_fused
 from llm import backbones
 from other_weights import copy_with_other_weights, read_weights
@@ -371,13 +369,7 @@ def exchange(number: str, folder: str, *paths: str) -> None:
 def test_processes_compute_what_the_whole_computes(saved: Callable[[str], backbones.Backbone], tmp_path: Path) -> None:
     """All ranks the same bits."""
     paths = [saved(name).path for name in ("llama", "olmo2", "gemma2", "qwen2-moe")]
-    program = f"import sys; sys.path[:0] = {sys.path!r}; from {__name__} import exchange; exchange(*sys.argv[1:])"
-    with forked():
-        ranks = [
-            subprocess.Popen([sys.executable, "-c", program, str(rank), str(tmp_path), *map(str, paths)])
-            for rank in range(4)
-        ]
-    assert [rank.wait(300) for rank in ranks] == [0, 0, 0, 0]
+    run_forked_ranks(exchange, 4, str(tmp_path), *map(str, paths))
     for index, path in enumerate(paths):
         whole = compute_steps(load(path))
         for size in (2, 4):
