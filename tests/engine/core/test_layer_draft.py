@@ -134,6 +134,15 @@ def test_rows_of_one_token_carry_their_states() -> None:
     assert layer.runner.rows[1].media_end == 0
 
 
+def test_rows_of_one_token_beside_longer_ones_bring_their_states() -> None:
+    layer = Layer()
+    seqs = [layer.begin(1, 10, greedy=False), layer.begin(2, 20, 21, greedy=False)]
+    layer.draft.propose(seqs, 1)
+    assert layer.runner.take_steps() == [[(1, 0, 1, True), (2, 0, 2, True)]] and not layer.decoder.carried
+    spliced = {seq_id: splices.pieces[0].tolist() for seq_id, splices in layer.runner.spliced[0].items()}
+    assert spliced == {1: [[0.0]], 2: [[0.0], [1.0]]}
+
+
 def test_states_that_are_not_there_are_zeros() -> None:
     layer = Layer()
     seq = layer.begin(1, 10, 11, 12)
