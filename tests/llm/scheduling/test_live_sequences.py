@@ -52,6 +52,17 @@ def test_sequences_arrive_one_after_the_other_and_are_placed_by_priority() -> No
     assert rows(scheduler.plan_step()) == [(1, 0, 4)]
 
 
+def test_one_that_is_brought_forward_is_before_all_others() -> None:
+    """Of its owner, whatever their priorities are; and pictures are asked for in that order."""
+    sequences = [make_sequence(number, 8, (2, 4, number)) for number in range(3)]
+    sequences[0].priority = -7
+    scheduler = make_scheduler(sequences, batch=1, ahead=1)
+    scheduler._live.bring_forward(sequences[2])
+    scheduler.check_integrity()
+    assert scheduler._live.waiting.find_next() is sequences[2]
+    assert [job.seq_id for job in scheduler.plan_step().encode_jobs] == [2]
+
+
 # --- beginnings -------------------------------------------------------------------------------------------------------
 
 

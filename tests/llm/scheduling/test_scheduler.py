@@ -525,6 +525,17 @@ def test_an_equal_beginning_is_taken_from_the_cache() -> None:
     assert (stats.total_prefix_hit_tokens, stats.total_prefix_queried_tokens) == (8, 40)
 
 
+def test_nobody_finds_blocks_in_which_something_is_wrong() -> None:
+    """Those of a sequence that has ended are not known any more: nothing happens."""
+    scheduler = make_scheduler([make_sequence(1, 10, text=0, max_new_tokens=8)])
+    step(scheduler)
+    scheduler.forget_blocks(1)
+    scheduler.forget_blocks(99)
+    scheduler.add(second := make_sequence(2, 10, text=0))
+    run_until_idle(scheduler)
+    assert second.num_cached_tokens == 0
+
+
 def test_generated_tokens_are_found_too() -> None:
     seq = make_sequence(1, 6, max_new_tokens=7)
     scheduler = make_scheduler([seq])
