@@ -187,6 +187,25 @@ def test_what_comes_in_place_of_a_descriptor_is_refused(pair: tuple[Link[Any, An
         other.receive()
 
 
+@pytest.mark.parametrize("num_bytes", [30_000, 1 << 16])
+def test_last_words_arrive_with_all_before_them(pair: tuple[Link[Any, Any], Link[Any, Any]], num_bytes: int) -> None:
+    """Those that wait for ZeroMQ's thread, and those with large arrays, which wait for the writer's."""
+    link, other = pair
+    received: list[int] = []
+
+    def read() -> None:
+        while len(received) < 48:
+            received.append(read_next(other).number)
+
+    for number in range(48):
+        link.send(Echo(number, {"a": np.zeros(num_bytes, np.uint8)}))
+    reader = threading.Thread(target=read)
+    reader.start()
+    link.close(delivers=True)
+    reader.join(60)
+    assert received == list(range(48))
+
+
 def test_a_forked_process_ends_no_link_of_its_parent(pair: tuple[Link[Any, Any], Link[Any, Any]]) -> None:
     """It has a copy of both ends, which it cannot use. A message of the parent waits meanwhile."""
     link, other = pair
