@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from llm.fake_engine import NUM_TOKENS, FakeEngine
+from llm.scheduling.test_scheduler import make_scheduler, make_sequence, rows
 
 from seesay.llm.plans.sampling_params import SamplingParams
 from seesay.llm.scheduling.pools.block_pool import BlockPool
@@ -69,6 +70,17 @@ def test_the_longest_common_beginning_counts() -> None:
     for _ in range(3):
         engine.step()
     assert answer(engine, members[2]) == [9] and members[1].num_cached_tokens == 3
+
+
+def test_who_waits_for_one_that_is_aborted_computes_it_at_once() -> None:
+    """While the step that would have computed it is under way."""
+    sequences = [make_sequence(number, 13, text=0) for number in (1, 2)]
+    for seq in sequences:
+        seq.group_id = GROUP
+    scheduler = make_scheduler(sequences, caching=False)
+    assert rows(scheduler.plan_step()) == [(1, 0, 13)] and rows(scheduler.plan_step(only=(2,))) == []
+    assert scheduler.abort(1)
+    assert rows(scheduler.plan_step(only=(2,))) == [(2, 0, 13)]
 
 
 def test_nothing_is_shared_beyond_the_group() -> None:
