@@ -3,9 +3,11 @@ the processes share."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
-from torch.multiprocessing.spawn import spawn
+from forked_ranks import run_forked_ranks
 from triton_cases import HAS_TRITON, IS_INTERPRETED
 
 if HAS_TRITON:
@@ -41,16 +43,22 @@ def make_sums(memory: list[torch.Tensor], rank: int, patience: int = 100_000) ->
     return all_reduce.PeerSums(addresses, counters, rank, patience)
 
 
-def make_memory(size: int) -> list[torch.Tensor]:
-    memory = [torch.full((all_reduce.count_bytes(size),), 0xFF, dtype=torch.uint8) for _ in range(size)]
-    for each in memory:
-        each.share_memory_()  # type: ignore[no-untyped-call]
-    return memory
+def make_memory(size: int, folder: Path) -> list[torch.Tensor]:
+    """Return the buffers of `size` ranks, which are files of the folder, and empty."""
+    return [each.fill_(0xFF) for each in map_memory(size, folder)]
 
 
-def take_turns(rank: int, memory: list[torch.Tensor]) -> None:
+def map_memory(size: int, folder: Path) -> list[torch.Tensor]:
+    num_bytes = all_reduce.count_bytes(size)
+    paths = [str(folder / str(rank)) for rank in range(size)]
+    return [torch.from_file(path, shared=True, size=num_bytes, dtype=torch.uint8) for path in paths]
+
+
+def take_turns(number: str, folder: str) -> None:
     """Sum up tensors of changing sizes and types by changing kernels, as rank `rank`."""
+    rank = int(number)
     torch.set_num_threads(1)
+    memory = map_memory(SIZE, Path(folder))  # as long as `sums`, which has addresses alone
     sums = make_sums(memory, rank)
     for seed, (num, dtype) in enumerate([(7, torch.float32), (SEVERAL, torch.float16), (40, torch.float16)]):
         for sum_up in (sums.sum_one_shot, sums.sum_two_shot):
@@ -68,15 +76,15 @@ def take_turns(rank: int, memory: list[torch.Tensor]) -> None:
 
 
 @interpreted
-def test_ranks_sum_up_in_order() -> None:
-    memory = make_memory(SIZE)
-    spawn(take_turns, args=(memory,), nprocs=SIZE)  # type: ignore[no-untyped-call]
+def test_ranks_sum_up_in_order(tmp_path: Path) -> None:
+    memory = make_memory(SIZE, tmp_path)
+    run_forked_ranks(take_turns, SIZE, str(tmp_path))
     assert all(bool((each == 0xFF).all()) for each in memory)  # what arrived was read, and is empty again
 
 
 @interpreted
-def test_a_rank_whose_peer_does_not_answer_gives_up() -> None:
+def test_a_rank_whose_peer_does_not_answer_gives_up(tmp_path: Path) -> None:
     """The interpreter does not know the instruction that ends a process."""
-    memory = make_memory(2)
+    memory = make_memory(2, tmp_path)
     with pytest.raises(Exception, match="inline_asm"):
         make_sums(memory, rank=0, patience=3).sum_one_shot(torch.ones(4))
