@@ -48,8 +48,13 @@ def holder():
 def test_first(holder):
     pass
 
+def test_that_unfreezes():
+    gc.collect()
+    gc.unfreeze()
+    socket.socket().close()
+
 def test_last():
-    pass
+    assert gc.get_freeze_count()
 """
 ANOTHER = """
 def test_that_drops_what_another_file_kept():

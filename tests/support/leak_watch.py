@@ -24,7 +24,7 @@ class LeakWatch:
     """Notes in this process, from its start on, whether something was opened that has to be closed."""
 
     def __init__(self) -> None:
-        self._has_opened = self._has_opened_in_file = False
+        self._has_opened = self._has_opened_in_file = self._is_file_frozen = False
         self._num_files = 0
         self._num_older = 0
         sys.addaudithook(self._note)
@@ -45,19 +45,27 @@ class LeakWatch:
         Visits what was made since; all that was made in the file if Python did so meanwhile, which made it old.
         """
         if self._has_opened:
-            gc.collect(1 if _count_older() == self._num_older else 2)
+            is_old = _count_older() != self._num_older
+            gc.collect(2 if is_old else 1)
+            if is_old and not gc.get_freeze_count():  # a server that ended has unfrozen all
+                gc.freeze()
+                self._is_file_frozen = True
             self._has_opened, self._num_older = False, _count_older()
 
     def collect_file(self, *, is_last: bool = False) -> None:
-        """Collect garbage if anything was opened in the file that ends. is_last: no file follows."""
+        """Collect garbage if anything was opened in the file that ends. is_last: no file follows.
+
+        Visits all objects, too, if those of this file were frozen before its end.
+        """
         self._num_files += 1
-        is_whole = is_last or not self._num_files % _NUM_FILES
+        is_whole = is_last or self._is_file_frozen or not self._num_files % _NUM_FILES
         if self._has_opened_in_file or is_whole:
             if is_whole:
                 gc.unfreeze()
             gc.collect()
             gc.freeze()
-            self._has_opened, self._has_opened_in_file, self._num_older = False, False, _count_older()
+            self._has_opened = self._has_opened_in_file = self._is_file_frozen = False
+            self._num_older = _count_older()
 
 
 def _count_older() -> int:
