@@ -516,6 +516,7 @@ def test_what_is_in_flight_when_a_loop_is_closed_is_handed_out(make_world: Make)
 
 
 def test_a_closed_loop_has_ended_and_holds_nothing(make_world: Make) -> None:
+    before = {*threading.enumerate()}
     world = make_world(masks_beside=True)
     grammar = make_program(Grammar(kind="regex", source="[a-e]{99}"))
     ask(world, replace(PICTURE, grammar=grammar))
@@ -527,7 +528,11 @@ def test_a_closed_loop_has_ended_and_holds_nothing(make_world: Make) -> None:
         assert world.loop.adapters.places.store is None
     assert caught.value.code is ErrorCode.CLOSED
     wait_until(
-        lambda: not any(each.name.startswith(("seesay-masks", "seesay-grammar")) for each in threading.enumerate())
+        lambda: (
+            not any(
+                each.name.startswith(("seesay-masks", "seesay-grammar")) for each in {*threading.enumerate()} - before
+            )
+        )
     )
 
 
