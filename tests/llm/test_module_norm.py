@@ -77,3 +77,11 @@ def test_other_weights_at_the_same_addresses(kind: type[nn.Module]) -> None:
     model[0].weight.data = torch.empty(0)
     renew_norms(model)
     assert not model[0].norm.weight.numel(), "dropped"
+
+
+@pytest.mark.parametrize(("kind", "is_fused"), [(Gemma2RMSNorm, True), (Mean, False)])
+def test_a_rehearsal_recognises_norms_without_values(kind: type[nn.Module], is_fused: bool) -> None:
+    model = make(kind, torch.bfloat16).to("meta")
+    fuse_norms(model, TorchOps())
+    assert isinstance(model[0], ModuleNorm) == is_fused
+    assert model[0].weight.is_meta

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from seesay.device.backends import has_graphs
 from seesay.llm.memory.kv_layout import LayerCache
 from seesay.llm.models.decoder import ModelInput
 from seesay.llm.models.modules.module_attention import StepHolder
@@ -64,15 +65,22 @@ class ModuleDecoder:
             flops_per_token=2 * owner.probed.num_parameters,
             has_graphs=False,
         )
-        if device.type != "meta":
-            with owner.blaming("its modules fail in a trial at start"):
-                texts = compute_texts(self)
-                fusion = Fusion(self._model, owner.probed.joined, attention, self._holder)
-                try_fusions(fusion, lambda: check_texts(self, texts))
-            reason = why_not_captured(self)
-            self._traits = replace(self._traits, has_graphs=reason is None)
-            if reason is not None and device.type != "cpu":
-                logger.warning("decode steps are not captured as graphs, which makes them slow: %s", reason)
+        fusion = Fusion(self._model, owner.probed.joined, attention, self._holder)
+        if device.type == "meta":  # as it will be in most cases
+            fusion.make(joins=True, turns=True)
+            self._traits = replace(self._traits, has_graphs=has_graphs(device))
+        else:
+            self._try_out(fusion)
+
+    def _try_out(self, fusion: Fusion) -> None:
+        """Find what of the modules our kernels compute, and whether steps are captured. Raises `CheckpointError`."""
+        with self._owner.blaming("its modules fail in a trial at start"):
+            texts = compute_texts(self)
+            try_fusions(fusion, lambda: check_texts(self, texts))
+        reason = why_not_captured(self)
+        self._traits = replace(self._traits, has_graphs=reason is None)
+        if reason is not None and self.device.type != "cpu":
+            logger.warning("decode steps are not captured as graphs, which makes them slow: %s", reason)
 
     @property
     def traits(self) -> DecoderTraits:

@@ -87,8 +87,7 @@ class ModuleModel:
             with self.blaming():
                 self.model = self._build_empty() if device.type == "meta" else self._read(self._checkpoint, dtype)
             self.model = self.model.to(device).eval().requires_grad_(False)
-            if device.type != "meta":
-                join_layers(self.model, but=self.model.get_decoder())
+            join_layers(self.model, but=self.model.get_decoder())
         return self.model
 
     def bind(self, holder: StepHolder) -> list[torch.nn.Module]:

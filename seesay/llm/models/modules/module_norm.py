@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
+
+from seesay.device.linear.norm import rms_norm
 
 if TYPE_CHECKING:
     from seesay.llm.ops import Ops
@@ -28,7 +31,7 @@ class _Norm:
         self.weight = self._add()
 
     def _add(self) -> torch.Tensor:
-        weight: torch.Tensor = self._module.weight.data  # type: ignore[assignment]
+        weight = _weight_of(self._module)
         return weight.float() + self._offset if self._offset else weight
 
     def compute(self, x: torch.Tensor) -> torch.Tensor:
@@ -86,15 +89,33 @@ def _recognise(module: torch.nn.Module, ops: Ops) -> _Norm | None:
     """Return the norm that `module` computes, found by trying it; None if it is no RMS norm."""
     if not _looks_like_norm(module):
         return None
-    weight: Any = module.weight
+    module_with_values = module if not _weight_of(module).is_meta else _with_values(module)
+    weight = _weight_of(module_with_values)
     limit = _TOLERANCES.get(weight.dtype)
     rows = torch.randn((_TRIAL_ROWS, len(weight)), generator=torch.Generator().manual_seed(0))
     x = (rows * 10.0 ** -torch.arange(_TRIAL_ROWS)[:, None]).to(weight)  # small ones, too, which tell eps
-    expected = _try(module, x)
+    expected = _try(module_with_values, x)
     if limit is None or expected is None:
         return None
-    norms = (_Norm(module, ops, eps, offset) for eps in _list_epsilons(module) for offset in (0, 1))
-    return next((n for n in norms if torch.allclose(n.compute(x).float(), expected.float(), rtol=limit, atol=0)), None)
+    for eps in _list_epsilons(module):
+        for offset in (0, 1):
+            found = rms_norm(x, weight.float() + offset if offset else weight, eps)
+            if torch.allclose(found.float(), expected.float(), rtol=limit, atol=0):
+                return _Norm(module, ops, eps, offset)
+    return None
+
+
+def _weight_of(module: torch.nn.Module) -> torch.Tensor:
+    weight: torch.Tensor = module.weight.data  # type: ignore[assignment]
+    return weight
+
+
+def _with_values(module: torch.nn.Module) -> torch.nn.Module:
+    """Return a copy of a module on the meta device that has a weight: that of a rehearsal has none."""
+    copied = copy.deepcopy(module)
+    weight = torch.linspace(0.5, 1.5, len(_weight_of(module)), dtype=_weight_of(module).dtype)
+    copied.weight = torch.nn.Parameter(weight, requires_grad=False)
+    return copied
 
 
 def _list_epsilons(module: torch.nn.Module) -> list[float]:
