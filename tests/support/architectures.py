@@ -38,7 +38,8 @@ Every architecture of Transformers for text (`AutoModelForCausalLM`), or for tex
 what it has. *Through modules* means Transformers' own modules: the text runs, and a model with pictures is compared
 with the whole model when it is opened, and refused where they differ. The reasons of the others are those of their
 default configuration: some models of the same architecture have layers without the state that is named. Where that
-configuration makes no model, this is not decided.
+configuration makes no model, this is not decided. Modules run plain weights, and in CUDA graphs unless they look at the
+device, which is tried when a model is opened.
 
 | architecture | `model_type` | becomes |
 | --- | --- | --- |
