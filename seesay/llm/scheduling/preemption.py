@@ -25,14 +25,14 @@ class Preemption:
         in this plan, and is preempted in the next. lacks_blocks: the waiting sequence whose turn it was did not fit
         into the last plan."""
         live = self._live
-        if len(live.owners) < 2 or not live.waiting:
-            return None
         lacks_places = len(live.running) >= self._max_batch_size
         if not lacks_places and not lacks_blocks:
             return None
         seq = live.waiting.find_next()
-        yielding = None if seq is None else find_yielding(live.running, live.waiting.num_running, seq.owner)
-        if seq is None or yielding is None or lacks_places:
+        if seq is None:
+            return None
+        yielding = find_yielding(live.running, live.waiting.num_running, seq.owner)
+        if yielding is None or lacks_places:
             return yielding
         held = Counter[Hashable]()
         for other in live.running:
