@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from llm.mixed_load import MixedLoad, make_mixed_engine
 
 from seesay.errors import ErrorCode, RequestError
 from seesay.llm.plans.sampling_params import SamplingParams
@@ -840,3 +841,33 @@ def test_a_scheduler_that_was_reset_knows_nothing() -> None:
     scheduler.add(make_sequence(9, 8, text=1))
     plan = scheduler.plan_step()
     assert plan.is_fresh and rows(plan) == [(9, 0, 8)]
+
+
+# --- everything at once -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.every_case
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"is_ahead": True, "num_host_slots": 8},
+        {"draft": 3, "num_states": 6},
+        {"num_states": 4, "num_host_slots": 8, "is_ahead": True},
+        {"stretch_kind": "switch", "jump": 4, "draft": 2},
+        {"stretch_kind": "dynamic", "is_ahead": True, "caching": False},
+        {"attends_media": True, "num_host_slots": 6},
+        {"media_run": 5, "num_states": 5, "draft": 3, "is_ahead": True},
+    ],
+)
+def test_answers_are_those_of_each_sequence_alone(options: dict[str, Any]) -> None:
+    """Whatever shares its blocks, loses them, waits or ends meanwhile: the engine checks all that it reads, and in the
+    end nothing is held."""
+    totals = []
+    for seed in range(3):
+        engine = make_mixed_engine(**options)
+        MixedLoad(engine, seed).serve(40)
+        totals.append(engine.scheduler.stats())
+        assert not engine.scheduler.has_work and totals[-1].num_used_kv_blocks == 0
+    assert any(each.total_preemptions for each in totals) and any(each.total_prefix_hit_tokens for each in totals)
+    assert any(each.total_accepted_tokens for each in totals) is ("draft" in options)
