@@ -134,3 +134,27 @@ def test_who_is_preempted_is_counted_and_waits_again() -> None:
     assert (seq.num_preemptions, preemption.total_preemptions) == (1, 1)
     assert seq.status is SequenceStatus.PREEMPTED and not seq.block_ids
     assert scheduler.stats().total_preemptions == 1
+
+
+def test_nobody_gives_up_blocks_that_the_next_one_would_have_more_of() -> None:
+    """With those that its owner already holds."""
+    rich = [answering(number, 6, "rich") for number in (1, 2, 3)]
+    poor = answering(4, 6, "poor")
+    for prompt, yields in ((8, True), (16, True), (17, False)):
+        scheduler, preemption = run(*[answering(seq.seq_id, 6, seq.owner) for seq in (*rich, poor)], blocks=9)
+        scheduler.add(answering(5, prompt, "poor"))
+        found = preemption.find_yielding(lacks_blocks=True)
+        assert found is (scheduler.sequences[3] if yields else None), prompt
+
+
+def test_kept_blocks_of_groups_are_given_back_before_anybody_is_preempted() -> None:
+    """A step that needs one block takes no more of them than that."""
+    members = [make_sequence(number, 4, text=0, max_new_tokens=1) for number in (1, 2)]
+    for number, seq in enumerate(members):
+        seq.group_id, seq.keeps_blocks = number, True
+    scheduler = make_scheduler([*members, first := answering(3, 4), second := answering(4, 3)], blocks=4, caching=False)
+    step(scheduler)
+    assert scheduler.stats().num_used_kv_blocks == 4 and len(scheduler.sequences) == 2
+    preempted: list[int] = []
+    assert scheduler._preemption.reserve(first, 1, preempted) == 1 and not preempted
+    assert scheduler.stats().num_used_kv_blocks == 4 and len(first.block_ids) == 2 and len(second.block_ids) == 1

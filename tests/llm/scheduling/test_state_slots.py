@@ -268,3 +268,74 @@ def test_places_of_one_prompt() -> None:
     more = places.add(23).add(18).add(22)
     assert more.ends == (20, 16) and more.has(20, 40) and more.has(16, 40) and not places.has(20, 40)
     assert [more.fit(start, 40 - start, 40) for start in (12, 16, 18, 20, 24)] == [4, 4, 2, 4, 12]
+
+
+def draft(engine: FakeEngine) -> list[int]:
+    """Plan a step for which three tokens are proposed to each. Returns how many each row has."""
+    plan = engine.scheduler.plan_step(drafts=dict.fromkeys(engine.scheduler.sequences, (1, 2, 3)))
+    return [len(row.drafts) for row in plan.rows]
+
+
+@pytest.mark.parametrize(("num_states", "num_drafts"), [(2, [0, 0]), (3, [3, 0]), (4, [3, 3])])
+def test_tokens_are_proposed_where_a_slot_keeps_the_state_before_them(num_states: int, num_drafts: list[int]) -> None:
+    engine = make_engine(num_states, caching=False)
+    for seq_id in (1, 2):
+        engine.add(make_sequence(seq_id, 6, first=seq_id, max_new_tokens=20))
+    engine.step()
+    assert draft(engine) == num_drafts
+    assert slots_of(engine).pool.num_used == 2 + sum(map(bool, num_drafts))
+    spares = [seq.spare_slot for seq in engine.scheduler.sequences.values()]
+    assert [spare >= 0 for spare in spares] == [bool(each) for each in num_drafts]
+    for seq_id in (1, 2):
+        engine.scheduler.abort(seq_id)
+    assert not slots_of(engine).pool.num_used
+
+
+def test_the_state_goes_back_before_wrong_tokens_and_stays_behind_right_ones() -> None:
+    """The slot of the copy is free again with the next row, or at once."""
+    engine = make_engine(4, caching=False)
+    seq = make_sequence(1, 6, max_new_tokens=30)
+    engine.add(seq)
+    engine.step()
+    for num_right, start in ((3, 10), (1, 10)):
+        plan = engine.scheduler.plan_step(drafts={1: (1, 2, 3)})
+        engine.scheduler.commit_step(plan, {1: (1, 2, 3, 4)[: num_right + 1]})
+        assert (seq.spare_slot < 0) is (num_right == 3) and seq.num_scheduled == start
+    spare = seq.spare_slot
+    plan = engine.scheduler.plan_step()
+    assert [(row.start, row.num_tokens) for row in plan.rows] == [(10, 3)]
+    assert plan.state_copies == ((spare, seq.state_slot),) and seq.spare_slot < 0
+    assert slots_of(engine).pool.num_used == 1
+
+
+@pytest.mark.parametrize("place", range(-4, 45))
+def test_states_are_kept_at_places_that_are_known(place: int) -> None:
+    """At each multiple of the spacing, and behind the last full block of what is known, which may be its end."""
+    places = SnapshotPlaces(BLOCK, SPACING)
+    for num_known in (16, 18, 20, 40):
+        is_last = place % BLOCK == 0 and place in range(num_known - BLOCK, num_known + 1)
+        assert places.has(place, num_known) is (0 < place <= num_known and (place % SPACING == 0 or is_last)), num_known
+    assert not SnapshotPlaces(BLOCK, SPACING, is_empty=True).has(place, 40)
+    assert SnapshotPlaces(BLOCK, SPACING, is_empty=True).fit(max(0, place), 30, 60) == 30
+
+
+def test_a_snapshot_that_is_found_again_is_the_last_to_make_room() -> None:
+    """One that is to be kept and is there is used once more."""
+    engine = make_engine(3)
+    answer(engine, make_sequence(1, 13, max_new_tokens=1))
+    answer(engine, make_sequence(2, 13, first=1, max_new_tokens=1))
+    assert slots_of(engine).pool.num_cached == 2
+    answer(engine, make_sequence(3, 14, max_new_tokens=1))
+    answer(engine, make_sequence(4, 13, first=2, max_new_tokens=1))
+    assert answer(engine, make_sequence(5, 13, max_new_tokens=1)).num_cached_tokens == 12
+    assert answer(engine, make_sequence(6, 13, first=1, max_new_tokens=1)).num_cached_tokens == 0
+
+
+def test_snapshots_of_an_answer_are_kept_one_at_a_time_but_for_those_at_the_spacing() -> None:
+    engine = make_engine(20)
+    answer(engine, make_sequence(1, 9, max_new_tokens=28))
+    states = slots_of(engine)
+    assert states.total_snapshots > states.pool.num_cached
+    seq = make_sequence(2, 9)
+    assert answer(engine, seq).num_cached_tokens == 8
+    assert states.pool.num_cached == 1 + 3 + (36 % SPACING != 0), "of the prompt, behind 12, 24 and 36 tokens"

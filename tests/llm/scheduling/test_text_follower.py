@@ -7,7 +7,8 @@ import random
 import numpy as np
 import pytest
 
-from seesay.llm.scheduling.text_follower import LEAST_RATE, MOST_INDEXED, TextFollower, find_least_rates
+from seesay.llm.plans.step_plan import MAX_DRAFTS
+from seesay.llm.scheduling.text_follower import FIRST_RATE, LEAST_RATE, MOST_INDEXED, TextFollower, find_least_rates
 
 MOST = 7
 
@@ -120,3 +121,72 @@ def test_the_end_of_a_very_long_prompt_is_known() -> None:
     prompt = make_text(5, MOST_INDEXED + 500)
     assert follow([*prompt, *prompt[-50:-40]]).propose(2) == tuple(prompt[-40:-38])
     assert follow([*prompt, *prompt[100:110]]).propose(3) == ()
+
+
+@pytest.mark.parametrize("count", range(3, MAX_DRAFTS + 1))
+def test_as_many_are_proposed_as_have_a_fair_chance_together(count: int) -> None:
+    """One of seven or so: 0.15."""
+    text = follow([*range(200), 7, 8, 9])
+    least = 0.15 ** (1 / count)
+    for rate, num_proposed in ((least - 1e-9, count - 1), (least + 1e-9, count)):
+        text.rate = rate
+        assert text.propose(MAX_DRAFTS) == tuple(range(10, 10 + num_proposed))
+
+
+def test_the_rate_is_that_of_the_last_predictions() -> None:
+    """Each one counts an eighth; where nothing was expected, there was none."""
+    text = follow([1, 2, 3, 4, 5, 6, 7])
+    assert (text.rate, text.is_sure) == (FIRST_RATE, False) == (0.5, False)
+    text.follow([1, 2, 3])
+    assert (text.rate, text.is_sure) == (0.5, True)
+    text.follow([4])
+    assert text.rate == 0.5 + 0.5 / 8
+    text.follow([0])
+    assert (text.rate, text.is_sure, text.propose(1)) == ((0.5 + 0.5 / 8) * 7 / 8, False, ())
+
+
+def test_a_run_goes_on_although_its_last_tokens_stood_elsewhere_later() -> None:
+    text = follow([1, 2, 3, 4, 5, 6, 2, 3, 4, 9])
+    text.follow([1, 2, 3, 4])
+    assert text.propose(2) == (5, 6)
+    other = follow([1, 2, 3, 4, 5, 6, 2, 3, 8, 9])
+    other.follow([1, 2, 3, 8])
+    assert other.expected == 9, "behind a wrong prediction, the last place counts"
+
+
+def test_answers_are_learned_like_prompts() -> None:
+    """Their n-grams are found whether they lie in the prompt, in the answer, or in both."""
+    text = follow([1, 2, 3, 4], [5, 6, 7, 8])
+    for first in range(1, 6):
+        assert follow([1, 2, 3, 4], [5, 6, 7, 8, 0, first, first + 1, first + 2]).propose(1) == (first + 3,)
+    text.learn(np.array([1, 2, 3]))
+    assert text.propose(1) == (4,) and text.num_tokens == 11
+    text.learn(np.array([4, 9, 9, 3, 4, 5]))
+    assert text.propose(1) == (6,)
+    text.learn(np.array([7, 6, 7, 1]))
+    assert text.expected is None
+    text.follow([5, 3, 1, 2, 3, 4])
+    assert text.propose(1) == (9,), "what was learned last"
+
+
+@pytest.mark.parametrize("place", range(3))
+def test_tokens_of_large_vocabularies_are_not_confused(place: int) -> None:
+    """Ids have 21 bits. No bit of one is taken for one of its neighbours'."""
+    known = [(1 << 21) - 1, (1 << 20) + 5, 1 << 20]
+    for learn in (False, True):
+        text = follow([*known, 8, 0], known) if learn else follow([], [*known, 8, 0, *known])
+        assert text.propose(1) == (8,)
+        for bit in range(21):
+            others = [token ^ (1 << bit) if index == place else token for index, token in enumerate(known)]
+            text = follow([*known, 8, 0], others) if learn else follow([], [*known, 8, 0, *others])
+            assert text.expected is None, (others, learn)
+    small = [1, (1 << 20) + 5, 7]
+    assert follow([*small, 8, 0], [1, 5, 7]).expected is None
+
+
+def test_only_the_end_of_a_long_prompt_is_indexed() -> None:
+    """Its last `MOST_INDEXED` tokens, and the n-grams that they hold."""
+    prompt = [*range(MOST_INDEXED + 10)]
+    assert MOST_INDEXED == 32768
+    assert follow(prompt, [10, 11, 12]).propose(1) == (13,)
+    assert follow(prompt, [9, 10, 11]).expected is None
