@@ -44,7 +44,7 @@ def test_a_given_share_of_proposals_is_accepted(
     model, more = "seesay-demo", ["--proposer", "seesay-demo"] if method == "draft" else []
     if method == "mtp":
         model = str(add_layer(tiny_checkpoint("glm4_moe"), tmp_path / "model"))
-    options = ("--batches", "2", "--drafts", "3", "--tokens", "60", "--rate", "1.0", "--rounds", "1", *more)
+    options = ("--batches", "2", "--drafts", "3", "--tokens", "120", "--rate", "1.0", "--rounds", "1", *more)
     plain, sure = run_benchmark(speculation, "--method", method, *options, model=model)
     assert plain["tokens_per_step"] <= 1.0 and plain["accepted_share"] == 0.0
     assert sure["accepted_share"] == 1.0 and sure["tokens_per_step"] > 1.5 and sure["drafts"] == 3

@@ -52,7 +52,7 @@ def test_the_cache_has_the_format_that_was_chosen_or_that_of_the_checkpoint(
 def test_without_fp8_a_cache_is_plain_and_none_can_be_chosen(device: Any, caplog: pytest.LogCaptureFixture) -> None:
     assert pick_kv_format(EngineConfig(), make_checkpoint(), device) == "plain" and not caplog.records
     assert pick_kv_format(EngineConfig(kv_cache_dtype="int8"), make_checkpoint(), device) == "int8"
-    with caplog.at_level(logging.WARNING):
+    with caplog.at_level(logging.WARNING, logger="seesay"):
         assert pick_kv_format(EngineConfig(), make_checkpoint(kv_format="fp8"), device) == "plain"
     assert "cannot compute with FP8, which the checkpoint asks for" in caplog.text
     with pytest.raises(ConfigError, match=r"kv_cache_dtype='fp8' needs a device.*noted device.*does not: take 'int8'"):

@@ -274,7 +274,7 @@ def test_a_device_is_waited_for_and_gets_its_memory_back(control: ModelControl, 
 
 
 def test_what_was_done_is_said(control: ModelControl, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO):
+    with caplog.at_level(logging.INFO, logger="seesay"):
         for command in (UpdateWeights(folder="second"), Sleep(level=1), WakeUp(tags=("weights",))):
             control.run(command)
     assert [re.sub(r"\d+\.\d+ s", "", each) for each in caplog.messages] == [
@@ -322,7 +322,7 @@ def test_those_of_the_checkpoint_are_there_already(control: ModelControl, parts:
 def test_what_cannot_be_read_again_is_lost_and_said(
     control: ModelControl, parts: Any, lost: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.ERROR):
+    with caplog.at_level(logging.ERROR, logger="seesay"):
         control.replay(ModelStatus(epoch=4, folders=("second", lost, "third")))
     assert control.status == ModelStatus(epoch=5, folders=("second",), has_lost=True)
     assert "replace third partly" not in parts.take()
