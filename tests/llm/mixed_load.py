@@ -27,6 +27,7 @@ def make_mixed_engine(
     stretch_kind: str = "",
     attends_media: bool = False,
     media_run: int = 0,
+    is_prefix_lm: bool = False,
     budget: int = 14,
     ahead: int = 12,
 ) -> FakeEngine:
@@ -42,6 +43,7 @@ def make_mixed_engine(
         num_adapter_slots=2,
         attends_media=attends_media,
         media_run=media_run,
+        is_prefix_lm=is_prefix_lm,
     )
     states = None
     if num_states:
@@ -112,9 +114,6 @@ class MixedLoad:
                 engine.end(rng.choice(sorted(engine.alive)))
             case 3:
                 engine.step(self._end_first)
-            case 4 if not engine.is_ahead and (running := [*engine.scheduler._live.running]):
-                seq = rng.choice(running)
-                engine.scheduler.go_back(seq.seq_id, rng.randint(0, seq.num_computed))
             case _:
                 engine.step()
         if engine.encoding and rng.random() < 0.6:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from collections.abc import Sequence as Values
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,9 @@ from seesay.llm.scheduling.pools.block_pool import BlockPool
 from seesay.llm.scheduling.scheduler import Scheduler
 from seesay.llm.scheduling.scheduler_config import SchedulerConfig
 from seesay.llm.scheduling.sequence import Sequence, SequenceStatus
+from seesay.llm.scheduling.state_slots import SnapshotPlaces, StateSlots
 from seesay.llm.scheduling.step_commit import SequenceUpdate
+from seesay.llm.scheduling.step_policy import StepLoad
 from seesay.values import MediaItem, Modality, MultimodalInput
 
 Span = tuple[int, int, int]
@@ -858,6 +861,7 @@ def test_a_scheduler_that_was_reset_knows_nothing() -> None:
         {"stretch_kind": "dynamic", "is_ahead": True, "caching": False},
         {"attends_media": True, "num_host_slots": 6},
         {"media_run": 5, "num_states": 5, "draft": 3, "is_ahead": True},
+        {"is_prefix_lm": True, "budget": 30, "num_host_slots": 6},
     ],
 )
 def test_answers_are_those_of_each_sequence_alone(options: dict[str, Any]) -> None:
@@ -871,3 +875,88 @@ def test_answers_are_those_of_each_sequence_alone(options: dict[str, Any]) -> No
         assert not engine.scheduler.has_work and totals[-1].num_used_kv_blocks == 0
     assert any(each.total_preemptions for each in totals) and any(each.total_prefix_hit_tokens for each in totals)
     assert any(each.total_accepted_tokens for each in totals) is ("draft" in options)
+
+
+# --- what a scheduler is given ----------------------------------------------------------------------------------------
+
+
+class ThreeTokens:
+    """A policy that allows three prompt tokens, and notes what was observed."""
+
+    def __init__(self) -> None:
+        self.observed: list[tuple[int, float]] = []
+
+    def limit_prompt_tokens(self, load: StepLoad) -> int | None:
+        return 3
+
+    def observe(self, rows: Values[Row], seconds: float) -> None:
+        self.observed.append((len(rows), seconds))
+
+
+def test_a_policy_limits_steps_and_observes_those_in_which_streamed_answers_go_on() -> None:
+    policy = ThreeTokens()
+    config = SchedulerConfig(max_batch_size=4, max_prefill_token_num=32, session_len=100)
+    scheduler = Scheduler(config, BlockPool(60, 4), policy=policy)
+    seq = make_sequence(1, 4)
+    seq.is_streamed = True
+    scheduler.add(seq)
+    for seconds in (1.0, 2.0, 3.0):
+        plan = step(scheduler)
+        scheduler.observe_step(plan, seconds)
+    assert rows(plan) == [(1, 4, 1)] and policy.observed == [(1, 2.0), (1, 3.0)]
+
+
+@pytest.mark.parametrize(("length", "is_refused"), [(8, False), (9, True)])
+def test_a_prompt_whose_tokens_see_each_other_has_to_fit_into_a_step(length: int, is_refused: bool) -> None:
+    """Without the beginning of an answer that goes on."""
+    config = SchedulerConfig(max_batch_size=4, max_prefill_token_num=8, session_len=100, is_prefix_lm=True)
+    scheduler = Scheduler(config, BlockPool(60, 4))
+    prompt = MultimodalInput(
+        token_ids=np.arange(length + 3), positions=np.arange(length + 3), next_position=length + 3, num_answer_tokens=3
+    )
+    seq = Sequence(1, prompt, SamplingParams(max_new_tokens=4))
+    if not is_refused:
+        scheduler.add(seq)
+        assert rows(scheduler.plan_step())[0] == (1, 0, 8)
+        return
+    with pytest.raises(RequestError) as caught:
+        scheduler.add(seq)
+    assert caught.value.code is ErrorCode.CONTEXT_TOO_LONG and not scheduler.has_work
+
+
+def test_sequences_behind_what_was_lost_are_known() -> None:
+    """Those whose state was lost with a step, until they are computed as far again."""
+    config = SchedulerConfig(max_batch_size=4, max_prefill_token_num=8, session_len=100)
+    scheduler = Scheduler(config, BlockPool(60, 4), states=StateSlots(8, SnapshotPlaces(4, 40)))
+    scheduler.add(make_sequence(1, 20))
+    step(scheduler)
+    scheduler.abandon([scheduler.plan_step()])
+    assert scheduler.is_behind([1]) and scheduler.is_behind([5, 1]) and not scheduler.is_behind([5])
+    while scheduler.sequences[1].num_computed < 16:
+        assert scheduler.is_behind([1])
+        step(scheduler)
+    assert not scheduler.is_behind([1])
+
+
+def test_forced_tokens_are_announced_once_and_for_rows_that_sample() -> None:
+    scheduler = make_scheduler([make_sequence(1, 10, max_new_tokens=20), make_sequence(2, 60, max_new_tokens=20)])
+    with pytest.raises(AssertionError):
+        scheduler.announce_forced_tokens(1, 3)
+    plan = scheduler.plan_step()
+    with pytest.raises(AssertionError):
+        scheduler.announce_forced_tokens(1, 1)
+    scheduler.announce_forced_tokens(1, 2)
+    with pytest.raises(AssertionError):
+        scheduler.announce_forced_tokens(1, 2)
+    with pytest.raises(AssertionError):
+        scheduler.announce_forced_tokens(2, 2)
+    assert [row.samples for row in plan.rows] == [True, False]
+
+
+def test_those_that_wait_for_something_are_counted_among_those_that_wait() -> None:
+    sequences = [make_sequence(1, 10), make_sequence(2, 10, (0, 2, 1)), make_sequence(3, 10), make_sequence(4, 10)]
+    scheduler = make_scheduler(sequences, batch=2)
+    step(scheduler)
+    stats = scheduler.stats()
+    assert (stats.num_running, stats.num_waiting, stats.num_wanted_embedding_rows) == (2, 2, 2)
+    assert scheduler.num_running == 2

@@ -66,7 +66,8 @@ def test_what_lies_before_the_start_does_not_wait() -> None:
 def test_an_item_without_embedding_rows_never_waits() -> None:
     seq = make_sequence(20, (make_item(2, 8, []), make_item(8, 10)))
     assert seq.ready_until == 8
-    assert seq.media_end == 10
+    assert seq.media_end == 10 and seq.item_stops == (0, 10)
+    assert make_sequence(20, (make_item(2, 8, []),)).media_end == 0
 
 
 @pytest.mark.parametrize(
@@ -176,3 +177,42 @@ def test_seeds_that_are_drawn_have_64_bits() -> None:
     assert max(drawn) >= 1 << 63 and max(drawn) < 1 << 64 and len(set(drawn)) == 64
     assert make_sequence().seed == 0 and make_sequence(greedy=False, seed=5).seed == 5
     assert make_sequence(seed=-1).seed == (1 << 64) - 1
+
+
+def test_a_new_sequence_has_nothing_and_is_nowhere() -> None:
+    seq = make_sequence(10, (make_item(2, 6),))
+    assert not any((seq.num_computed, seq.num_scheduled, seq.num_pending, seq.num_foretold, seq.num_lost))
+    assert not any((seq.num_drafts, seq.num_drafted, seq.num_accepted, seq.num_preemptions, seq.num_cached_tokens))
+    assert (seq.arrival, seq.place, seq.adapter_slot, seq.state_slot, seq.spare_slot) == (-1,) * 5
+    assert not (seq.block_ids or seq.block_keys or seq.num_registered_blocks or seq.was_admitted or seq.is_prepared)
+    assert seq.shares_blocks and not seq.is_in_flight and (seq.stretch, seq.added_at_s) == (0.0, 0.0)
+    assert seq.num_run_tokens == seq.num_prompt_tokens == 10 and seq.prompt_hash == b""
+    assert seq.media_end == 6 and seq.item_states == [EmbeddingState.ABSENT] and not seq.waits_for_tokens
+    seq.check_integrity(block_size=4, session_len=20)
+
+
+def test_a_first_row_is_not_cut_short_by_a_missing_picture() -> None:
+    """Neither the prompt's end nor that of the row lies behind it."""
+    seq = make_sequence(20, (make_item(12, 14),))
+    assert [seq.can_start(0, most) for most in (11, 12, 13)] == [True, True, False]
+    assert [seq.can_start(start, 8) for start in (3, 4, 5)] == [True, True, False]
+    assert make_sequence(20).can_start(0, 50)
+
+
+def test_rows_that_are_lost_are_forgotten() -> None:
+    seq = make_sequence(20, (make_item(2, 8),))
+    seq.num_computed, seq.num_scheduled, seq.num_pending, seq.num_foretold, seq.num_drafts = 4, 10, 3, 2, 5
+    seq.roll_back()
+    assert (seq.num_scheduled, seq.num_pending, seq.num_foretold, seq.num_drafts) == (4, 0, 0, 0)
+    assert seq.ready_until == 4
+
+
+def test_without_an_answer_a_sequence_wants_none() -> None:
+    assert not make_sequence(max_new_tokens=0).wants_answer and make_sequence(max_new_tokens=1).wants_answer
+
+
+def test_logits_processors_wait_for_tokens() -> None:
+    def leave(_: object, logits: object) -> object:
+        return logits
+
+    assert make_sequence(logits_processors=(leave,)).waits_for_tokens
