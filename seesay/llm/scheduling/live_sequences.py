@@ -200,26 +200,6 @@ class LiveSequences:
         self.needs.assume_computed(seq, 0)
         self.waiting.add(seq)
 
-    def go_back(self, seq: Sequence, num_tokens: int) -> None:
-        """See `Scheduler.go_back`."""
-        assert seq.status is SequenceStatus.RUNNING and not seq.is_in_flight and num_tokens <= seq.num_computed, seq
-        if self.states is not None:
-            self.restart(seq)
-            return
-        num_full, within = divmod(num_tokens, self.pool.block_size)
-        if within and not self.pool.is_exclusive(seq.block_ids[num_full]):
-            num_tokens = num_full * self.pool.block_size
-        num_held = self.pool.blocks_for(num_tokens)
-        self.pool.release(seq.block_ids[num_held:])
-        seq.block_ids = seq.block_ids[:num_held]
-        self.prefix.forget(seq)
-        seq.num_computed = seq.num_scheduled = num_tokens
-        seq.num_registered_blocks = min(seq.num_registered_blocks, num_full)
-        self.needs.assume_computed(seq, num_tokens)
-        self.deltas.end(seq)
-        self.deltas.begin(seq)
-        self.deltas.add_blocks(seq)
-
     def abandon(self, plans: Iterable[StepPlan]) -> None:
         """See `Scheduler.abandon`."""
         moved: set[int] = set()

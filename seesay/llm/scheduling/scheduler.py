@@ -145,12 +145,6 @@ class Scheduler:
         self._live.end(seq, reason, error)
         return True
 
-    def go_back(self, seq_id: int, num_tokens: int) -> None:
-        """Compute a running sequence again from token `num_tokens` on: what it computed behind that is void for it. It
-        goes back to the beginning of a block where others may read that block. Between steps, when none of its rows is
-        in flight."""
-        self._live.go_back(self._live.by_id[seq_id], num_tokens)
-
     def forget_blocks(self, seq_id: int) -> None:
         """Let nobody find the blocks of a sequence any more, those it shares included: something in them is wrong.
         Nothing happens when it has ended. Between steps, when no copies are planned."""

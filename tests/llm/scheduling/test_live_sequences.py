@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 from llm.fake_engine import FakeEngine, make_prompt
-from llm.scheduling.test_scheduler import make_scheduler, make_sequence, picture_hash, rows, run_until_idle, step
+from llm.scheduling.test_scheduler import make_scheduler, make_sequence, rows, run_until_idle, step
 from llm.scheduling.test_sequence_groups import GROUP, make_member
 from llm.test_scheduler_random import serve_at_random
 
@@ -90,22 +90,6 @@ def test_one_of_the_group_may_have_more_than_the_prefix_cache() -> None:
     engine.add(second)
     engine.drain()
     assert second.num_cached_tokens == 14
-
-
-# --- back -------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("place", "jobs"), [(2, [(1, 0)]), (6, [(1, 0)]), (9, [])])
-def test_a_picture_is_needed_again_by_one_that_goes_back_before_it(place: int, jobs: list[tuple[int, int]]) -> None:
-    scheduler = make_scheduler([make_sequence(1, 12, (4, 8, 1))], caching=False)
-    assert [(job.seq_id, job.item_index) for job in scheduler.plan_step().encode_jobs] == [(1, 0)]
-    scheduler.mark_ready(picture_hash(1))
-    step(scheduler)
-    scheduler.go_back(1, place)
-    scheduler.check_integrity()
-    plan = scheduler.plan_step()
-    assert [(job.seq_id, job.item_index) for job in plan.encode_jobs] == jobs
-    assert rows(plan) == [(1, place, {2: 2, 6: 1, 9: 4}[place])][: 0 if place == 6 else None]
 
 
 def test_a_scheduler_at_random_holds_nothing_in_the_end() -> None:

@@ -1,8 +1,7 @@
-"""Where sequences go on: behind what others computed for the same adapter, behind what the layers keep, and back."""
+"""Where sequences go on: behind what others computed for the same adapter, and behind what the layers keep."""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence as Values
 
 import pytest
@@ -12,7 +11,7 @@ from seesay.llm.plans.block_key import BlockKey
 from seesay.llm.plans.sampling_params import SamplingParams
 from seesay.llm.scheduling.pools.block_pool import BlockPool
 from seesay.llm.scheduling.scheduler_config import SchedulerConfig
-from seesay.llm.scheduling.sequence import Sequence, SequenceStatus
+from seesay.llm.scheduling.sequence import Sequence
 
 BLOCK_SIZE = 4
 
@@ -22,9 +21,9 @@ def make_engine(*, is_ahead: bool = False, num_blocks: int = 64, **options: obje
     return FakeEngine(config, BlockPool(num_blocks, BLOCK_SIZE), is_ahead=is_ahead, **options)  # type: ignore[arg-type]
 
 
-def make_sequence(seq_id: int, *, seed: int = 0, length: int = 14, picture: int = -1, **options: object) -> Sequence:
+def make_sequence(seq_id: int, *, seed: int = 0, length: int = 14, **options: object) -> Sequence:
     params = SamplingParams(max_new_tokens=8, ignore_eos=True)
-    return Sequence(seq_id, make_prompt([(length, picture)], seed), params, **options)  # type: ignore[arg-type]
+    return Sequence(seq_id, make_prompt([(length, -1)], seed), params, **options)  # type: ignore[arg-type]
 
 
 # --- adapters --------------------------------------------------------------------------------------------------------
@@ -73,74 +72,3 @@ def test_a_sequence_begins_where_the_layers_can_go_on(kept: set[int], start: int
     engine.drain()
     [begun] = [row for plan in engine.plans for row in plan.rows if row.seq_id == 2 and row.start == start][:1]
     assert begun.num_tokens > 1 and second.num_cached_tokens == start
-
-
-# --- going back ------------------------------------------------------------------------------------------------------
-
-
-def go_back(engine: FakeEngine, seq: Sequence, num_tokens: int) -> None:
-    engine.scheduler.go_back(seq.seq_id, num_tokens)
-    engine.collect()
-
-
-def test_a_sequence_goes_back_to_any_token_of_a_block_of_its_own() -> None:
-    engine, seq = make_engine(), make_sequence(1)
-    engine.add(seq)
-    for _ in range(2):
-        engine.step()
-    assert seq.num_computed == 15
-    go_back(engine, seq, 13)
-    assert (seq.num_computed, seq.num_registered_blocks, len(seq.block_ids)) == (13, 3, 4)
-    before = len(engine.plans)
-    engine.drain()
-    row = engine.plans[before].rows[0]
-    assert (row.start, row.num_tokens, row.samples) == (13, 3, True)
-
-
-def test_it_never_writes_to_a_block_that_others_read() -> None:
-    engine, seq, other = make_engine(), make_sequence(1), make_sequence(2)
-    engine.add(seq)
-    engine.add(other)
-    for _ in range(3):
-        engine.step()
-    assert other.block_ids[:3] == seq.block_ids[:3]
-    go_back(engine, seq, 10)
-    assert seq.num_computed == 8 and seq.block_ids == other.block_ids[:2]
-    engine.drain()
-
-
-def test_pictures_that_are_computed_again_are_asked_for_again() -> None:
-    engine, seq = make_engine(), make_sequence(1, length=6, picture=3)
-    engine.add(seq)
-    engine.step()
-    engine.encode(0, fails=False)
-    engine.step()
-    assert seq.num_computed == 10 and not engine.pins
-    go_back(engine, seq, 5)
-    assert seq.num_computed == 4
-    engine.step()
-    assert engine.encoding == [seq.items[0].hash]
-    engine.drain()
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_answers_are_the_same_whenever_sequences_go_back(seed: int) -> None:
-    """Beside others that share their blocks, with preemption, steps ahead and plans that are lost."""
-    rng = random.Random(seed)
-    engine = make_engine(is_ahead=bool(seed % 2), num_blocks=rng.choice([12, 20, 64]))
-    num_back = 0
-
-    for number in range(60):
-        if len(engine.alive) < 8:
-            group_id = rng.choice([None, 1, 2])
-            length, text = rng.randint(1, 20), group_id or rng.randint(0, 2)
-            engine.add(make_sequence(number, seed=text, length=length, picture=rng.choice([-1, 2]), group_id=group_id))
-        engine.step()
-        if engine.encoding and rng.random() < 0.7:
-            engine.encode(0, fails=False)
-        for seq in list(engine.alive.values()):
-            if seq.status is SequenceStatus.RUNNING and not seq.is_in_flight and rng.random() < 0.3:
-                go_back(engine, seq, rng.randint(0, seq.num_computed))
-                num_back += 1
-    assert num_back > 10 or engine.is_ahead
-    engine.drain()

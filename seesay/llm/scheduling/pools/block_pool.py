@@ -145,10 +145,6 @@ class BlockPool:
             self._keys[block_id] = key
             self._by_hash[key.hash] = block_id
 
-    def is_exclusive(self, block_id: int) -> bool:
-        """Whether the one who holds a used block may write to it again: nobody else has it, or can find it."""
-        return self._ref_counts[block_id] == 1 and self._keys[block_id] is None
-
     def forget(self, block_ids: Iterable[int]) -> None:
         """Let nobody find the contents of these blocks any more, neither here nor on the host. Those who hold one keep
         it. Not while copies are planned."""

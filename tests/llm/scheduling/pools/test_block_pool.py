@@ -40,16 +40,6 @@ def test_shared_blocks_return_with_their_last_holder() -> None:
         pool.release(shared)
 
 
-def test_a_block_may_be_written_again_that_nobody_else_has_or_finds() -> None:
-    pool = BlockPool(4, 4)
-    (own,), (found,) = pool.allocate(1), fill(pool, "a")
-    assert pool.is_exclusive(own) and not pool.is_exclusive(found)
-    pool.acquire((own,))
-    assert not pool.is_exclusive(own)
-    pool.release((own,))
-    assert pool.is_exclusive(own)
-
-
 def test_acquiring_protects_from_eviction() -> None:
     pool = BlockPool(2, 4)
     pool.release(fill(pool, "a", "b"))
