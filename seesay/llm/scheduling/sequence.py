@@ -185,7 +185,6 @@ class Sequence:
         self.num_run_tokens = num_prompt - prompt.num_answer_tokens
         self.runs: TokenRuns | None = None
         self.prompt_hash = b""
-        self.ready_until = 0
         self.update_ready_until(0)
         self.status = SequenceStatus.WAITING
         self.arrival = self.place = -1
