@@ -165,3 +165,38 @@ def test_a_plan_looks_at_some_that_wait(monkeypatch: pytest.MonkeyPatch) -> None
     for number in range(5):
         parts.add((2, 4, number))
     assert [parts.plan()[0] for _ in range(4)] == [[(0, 0), (1, 0)], [(2, 0), (3, 0)], [(4, 0)], []]
+
+
+def test_a_plan_asks_for_32_that_wait() -> None:
+    parts = Parts()
+    for number in range(40):
+        parts.add((2, 4, number))
+    assert [len(parts.plan()[0]) for _ in range(3)] == [32, 8, 0]
+
+
+def test_the_limit_is_reached_to_the_row() -> None:
+    """And items without rows are neither asked for nor given back."""
+    parts = Parts(max_rows=5)
+    parts.add((0, 2, 1), (4, 6, 2), (8, 9, 3), (12, 13, 4))
+    assert parts.plan(max_chunk=1) == ([(0, 0), (0, 1), (0, 2)], []) and parts.demand.num_rows == 5
+
+
+def test_a_new_demand_is_empty() -> None:
+    demand = EmbeddingDemand(1)
+    assert demand.num_rows == 0 and not demand.is_missing_any and demand.take_released() == ()
+
+
+def test_two_places_of_a_picture_are_asked_for_and_given_back_each() -> None:
+    """Its rows count once."""
+    parts = Parts()
+    seq = parts.add((0, 2, 1), (4, 6, 1), runs=True)
+    assert parts.plan() == ([(0, 0), (0, 1)], []) and parts.demand.num_rows == 2
+    assert parts.demand.find_waiting(picture_hash(1)) == [seq]
+    parts.demand.settle_computed(seq, 3)
+    parts.demand.mark_ready(picture_hash(1))
+    assert seq.item_states == [DONE, READY] and parts.demand.num_rows == 2
+    parts.demand.settle_computed(seq, 5)
+    assert seq.item_states == [DONE, READY]
+    parts.demand.settle_computed(seq, 6)
+    assert seq.item_states == [DONE, DONE] and parts.demand.num_rows == 0
+    assert [ref.item_index for ref in parts.demand.take_released()] == [0, 1]
