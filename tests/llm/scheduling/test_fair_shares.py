@@ -15,10 +15,11 @@ from pairs import num_examples
 
 from seesay.llm.plans.plan_codec import encode_plan
 from seesay.llm.plans.sampling_params import SamplingParams
-from seesay.llm.scheduling.fair_shares import divide_tokens
+from seesay.llm.scheduling.arrival_queue import ArrivalQueue
+from seesay.llm.scheduling.fair_shares import TokenShares, divide_tokens, find_yielding, order_victims
 from seesay.llm.scheduling.pools.block_pool import BlockPool
 from seesay.llm.scheduling.scheduler_config import SchedulerConfig
-from seesay.llm.scheduling.sequence import Sequence, SequenceStatus
+from seesay.llm.scheduling.sequence import NO_LIMIT, Sequence, SequenceStatus
 
 
 def make_engine(
@@ -194,3 +195,30 @@ def test_one_owner_is_served_as_before(is_ahead: bool) -> None:
         return list(map(encode_plan, engine.plans))
 
     assert serve(["a"]) == serve(["b"]) != serve(["a", "b"])
+
+
+def test_the_youngest_of_the_owner_with_the_most_makes_room() -> None:
+    """As long as that one still has as many as the other then."""
+    running = ArrivalQueue()
+    sequences = [make_sequence(number, owner) for number, owner in enumerate("aaab")]
+    for arrival, seq in enumerate(sequences):
+        seq.arrival = arrival
+        running.add(seq)
+    counts = Counter[Hashable]({"a": 3, "b": 1})
+    assert find_yielding(running, counts, "b") is sequences[2] and find_yielding(running, counts, "c") is sequences[2]
+    assert find_yielding(running, counts, "a") is None
+    assert (
+        find_yielding(running, Counter[Hashable]({"a": 2, "b": 1}), "b") is None
+        and find_yielding(running, Counter[Hashable](), "b") is None
+    )
+    assert [seq.seq_id for seq in order_victims(running, counts, sequences[3])] == [2, 1, 0]
+    assert [seq.seq_id for seq in order_victims(running, counts, sequences[1])] == [2]
+
+
+def test_shares_are_spent_and_opened() -> None:
+    shares = TokenShares({"a": 5, "b": 2})
+    assert (shares.left("a"), shares.left("b"), shares.left("c")) == (5, 2, 5)
+    assert shares.spend("a", 3) == 3 and shares.spend("c", 1) == 1
+    assert (shares.left("a"), shares.left("c"), shares.left("d")) == (2, 4, 5)
+    shares.open()
+    assert shares.left("a") == shares.left("d") == TokenShares().left("a") == NO_LIMIT

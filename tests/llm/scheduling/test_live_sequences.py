@@ -136,6 +136,20 @@ def test_nobody_finds_a_prefix_that_was_forgotten() -> None:
     assert later.num_cached_tokens == 0
 
 
+def test_nobody_finds_a_forgotten_prefix_on_the_host() -> None:
+    found = []
+    for forgets in (False, True):
+        scheduler = make_scheduler([make_sequence(1, 9, max_new_tokens=1)], blocks=4, host=8)
+        run_until_idle(scheduler)
+        scheduler.add(make_sequence(2, 16, max_new_tokens=1))
+        run_until_idle(scheduler)
+        if forgets:
+            scheduler.forget_prefixes()
+        scheduler.add(make_sequence(3, 9, text=1, max_new_tokens=1))
+        found.append(rows(step(scheduler)))
+    assert found == [[(3, 8, 1)], [(3, 0, 9)]]
+
+
 @pytest.mark.parametrize("group_id", [GROUP, None])
 def test_who_waits_for_a_prefix_that_is_forgotten_computes_it(group_id: int | None) -> None:
     """At once, beside the one for which it has waited."""

@@ -10,7 +10,7 @@ from llm.mixed_load import MixedLoad, make_mixed_engine
 
 from seesay.errors import ErrorCode, RequestError
 from seesay.llm.plans.sampling_params import SamplingParams
-from seesay.llm.plans.step_plan import AddedBlocks, Row, StepPlan
+from seesay.llm.plans.step_plan import UNPROPOSED, AddedBlocks, DraftCounts, Row, StepPlan
 from seesay.llm.scheduling.pools.block_pool import BlockPool
 from seesay.llm.scheduling.scheduler import Scheduler
 from seesay.llm.scheduling.scheduler_config import SchedulerConfig
@@ -960,3 +960,12 @@ def test_those_that_wait_for_something_are_counted_among_those_that_wait() -> No
     stats = scheduler.stats()
     assert (stats.num_running, stats.num_waiting, stats.num_wanted_embedding_rows) == (2, 2, 2)
     assert scheduler.num_running == 2
+
+
+def test_a_runner_that_proposes_says_how_many_were_right() -> None:
+    seq = make_sequence(1, 9, max_new_tokens=40)
+    scheduler = make_scheduler([seq])
+    step(scheduler)
+    scheduler.commit_step(scheduler.plan_step(None, {1: (UNPROPOSED,) * 5}), {1: (7, 7, 7)}, {1: DraftCounts(4, 2)})
+    stats = scheduler.stats()
+    assert (stats.total_draft_tokens, stats.total_accepted_tokens) == (4, 2) == (seq.num_drafted, seq.num_accepted)

@@ -216,3 +216,12 @@ def test_logits_processors_wait_for_tokens() -> None:
         return logits
 
     assert make_sequence(logits_processors=(leave,)).waits_for_tokens
+
+
+def test_an_item_to_which_later_tokens_attend_is_waited_for_behind_it() -> None:
+    seq = make_sequence(20, (make_item(2, 6), make_item(12, 14)))
+    seq.attend_media()
+    assert [seq.ready_until, seq.media_end > 14] == [2, True]
+    for start in (5, 6, 9):
+        seq.update_ready_until(start)
+        assert seq.ready_until == start

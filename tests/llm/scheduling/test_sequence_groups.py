@@ -131,3 +131,26 @@ def test_what_a_failed_member_computed_is_not_used() -> None:
     del engine.alive[1]
     engine.drain()
     assert second.num_cached_tokens == 0
+
+
+def test_who_needs_all_outputs_waits_for_no_member() -> None:
+    """It computes all of its prompt beside the other one."""
+    sequences = [make_sequence(1, 13, text=0), make_sequence(2, 13, text=0, prompt_logprobs=0)]
+    for seq in sequences:
+        seq.group_id = GROUP
+    scheduler = make_scheduler(sequences, caching=False)
+    assert rows(scheduler.plan_step()) == [(1, 0, 13), (2, 0, 13)]
+
+
+def test_a_prompt_is_kept_where_the_one_that_runs_has_not_computed_its_own() -> None:
+    """When its sequence ends, for those that wait."""
+    engine = make_engine(batch=2)
+    members = [make_member(1, 13, answer=1), make_member(2, 13, other_from=5, answer=20), make_member(1, 13)]
+    for number, seq in enumerate(members):
+        seq.seq_id = number
+        engine.add(seq)
+    engine.step()
+    assert [seq.num_cached_tokens for seq in members] == [0, 0, 0] and 0 not in engine.scheduler.sequences
+    assert engine.scheduler._live.groups.tables(), "the third one waits, and the second one has not begun its answer"
+    engine.drain()
+    assert members[2].num_cached_tokens == 12

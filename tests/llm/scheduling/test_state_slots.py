@@ -256,7 +256,19 @@ def test_a_state_is_kept_behind_the_last_picture() -> None:
 
 @pytest.mark.parametrize(
     ("start", "num_known", "size"),
-    [(0, 3, 3), (0, 4, 4), (0, 5, 4), (0, 40, 12), (12, 40, 12), (24, 40, 12), (36, 40, 4), (16, 18, 2), (3, 20, 9)],
+    [
+        (0, 3, 3),
+        (0, 4, 4),
+        (0, 5, 4),
+        (0, 40, 12),
+        (12, 40, 12),
+        (24, 40, 12),
+        (24, 32, 4),
+        (24, 33, 8),
+        (36, 40, 4),
+        (16, 18, 2),
+        (3, 20, 9),
+    ],
 )
 def test_the_size_of_a_row(start: int, num_known: int, size: int) -> None:
     assert SnapshotPlaces(BLOCK, SPACING).fit(start, num_known - start, num_known) == size

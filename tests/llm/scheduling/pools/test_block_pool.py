@@ -151,3 +151,12 @@ class PoolMachine(RuleBasedStateMachine):
 
 TestPoolMachine = PoolMachine.TestCase
 TestPoolMachine.settings = settings(max_examples=num_examples(80), stateful_step_count=40, deadline=None)
+
+
+def test_contents_that_are_found_elsewhere_are_noticed() -> None:
+    pool = BlockPool(4, 4)
+    fill(pool, "a")
+    pool.check_integrity()
+    pool._by_hash.clear()
+    with pytest.raises(AssertionError):
+        pool.check_integrity()
