@@ -122,7 +122,7 @@ def test_the_limits_of_a_key_hold_for_beams(engine: AsyncEngine, monkeypatch: py
 
 async def test_a_search_ends_with_its_client(engine: AsyncEngine) -> None:
     app = create_app(engine, make_settings())
-    await until(lambda: engine.stats().num_used_kv_blocks == 0)  # those of the test before are given back a little later
+    await until(lambda: engine.stats().num_used_kv_blocks == 0)  # of the test before
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://x", timeout=60) as client:
         body = {**BEAMS, "prompt": "hi", "max_tokens": 400, "ignore_eos": True, "rid": "mine"}
         running = asyncio.create_task(client.post("/v1/completions", json=body))
