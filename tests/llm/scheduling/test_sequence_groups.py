@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from llm.fake_engine import NUM_TOKENS, FakeEngine
-from llm.scheduling.test_scheduler import make_scheduler, make_sequence, rows
+from llm.scheduling.test_scheduler import make_scheduler, make_sequence, rows, step
 
 from seesay.llm.plans.sampling_params import SamplingParams
 from seesay.llm.scheduling.pools.block_pool import BlockPool
@@ -140,6 +140,16 @@ def test_who_needs_all_outputs_waits_for_no_member() -> None:
         seq.group_id = GROUP
     scheduler = make_scheduler(sequences, caching=False)
     assert rows(scheduler.plan_step()) == [(1, 0, 13), (2, 0, 13)]
+
+
+def test_who_needs_all_outputs_begins_with_nothing_of_a_member() -> None:
+    first, second = make_sequence(1, 13, text=0, max_new_tokens=20), make_sequence(2, 13, text=0, prompt_logprobs=0)
+    for seq in (first, second):
+        seq.group_id = GROUP
+    scheduler = make_scheduler([first], caching=False)
+    step(scheduler)
+    scheduler.add(second)
+    assert rows(scheduler.plan_step()) == [(1, 13, 1), (2, 0, 13)]
 
 
 def test_a_prompt_is_kept_where_the_one_that_runs_has_not_computed_its_own() -> None:

@@ -128,3 +128,21 @@ def test_loading_does_not_evict_what_it_continues() -> None:
     assert len(set(table)) == 2 and pool.find(keys) == table
     with pytest.raises(AssertionError, match="1 blocks asked for, 0 available"):
         pool.allocate(1)
+
+
+def test_what_was_forgotten_leaves_its_slot_to_others() -> None:
+    slots = HostSlots(2)
+    save(slots, "a", "b")
+    with pytest.raises(AssertionError, match="copies are planned"):
+        slots.forget(make_chain("a")[0])
+    slots.take_copies()
+    slots.forget(make_chain("a")[0])
+    slots.forget(make_chain("x")[0])
+    slots.check_integrity()
+    assert which_are_there(slots, *"ab") == "b" and slots.num_used == 1
+    save(slots, "c")
+    assert which_are_there(slots, *"abc") == "bc"
+    slots.take_copies()
+    slots.forget_slots(range(2))
+    slots.check_integrity()
+    assert which_are_there(slots, *"abc") == "" and slots.num_used == 0
