@@ -227,6 +227,10 @@ def test_only_those_that_are_named_begin_whoever_they_belong_to() -> None:
         seq.owner = owner
     scheduler = make_scheduler(sequences, budget=60)
     assert rows(scheduler.plan_step(only={2, 3})) == [(2, 0, 20), (3, 0, 20)]
+    for seq, owner in zip(sequences := [make_sequence(seq_id, 20) for seq_id in range(4)], "abab", strict=True):
+        seq.owner = owner
+    scheduler = make_scheduler(sequences, budget=40)
+    assert rows(scheduler.plan_step(only={0, 2})) == [(0, 0, 20), (2, 0, 20)], "no other owner may use what is left"
     scheduler = make_scheduler([make_sequence(seq_id, 20) for seq_id in range(4)], budget=30)
     assert rows(scheduler.plan_step(only={1, 3})) == [(1, 0, 20), (3, 0, 10)]
 

@@ -320,6 +320,7 @@ def test_the_state_goes_back_before_wrong_tokens_and_stays_behind_right_ones() -
     assert slots_of(engine).pool.num_used == 1
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("place", range(-4, 45))
 def test_states_are_kept_at_places_that_are_known(place: int) -> None:
     """At each multiple of the spacing, and behind the last full block of what is known, which may be its end."""

@@ -123,6 +123,7 @@ def test_the_end_of_a_very_long_prompt_is_known() -> None:
     assert follow([*prompt, *prompt[100:110]]).propose(3) == ()
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("count", range(3, MAX_DRAFTS + 1))
 def test_as_many_are_proposed_as_have_a_fair_chance_together(count: int) -> None:
     """One of seven or so: 0.15."""
