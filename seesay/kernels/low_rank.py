@@ -24,18 +24,16 @@ from seesay.kernels.token_kernels import multiply_gate
 MULTIPLE = 16
 """The least size of a tile of tensor cores: the largest rank is a multiple of it."""
 _MAX_RANK_TILE = 64
-_EXPAND_TILINGS = {2: (128, 3), 4: (64, 1)}
-"""Outputs that a program of the second kernel computes at once, and how many times as many are under way, by the bytes
-of an output."""
-_EXPAND_WARPS = 8
-_MIN_PART, _MAX_PARTS = 512, tl.constexpr(8)
-_MAX_WAITING_TILES = 8
-"""Most tiles for whose kernels it is worth starting before the kernel before has ended."""
-_WANTED_PROGRAMS = 256
-"""Programs of the first kernel worth having at once: where there are few tiles, the inputs are divided."""
-_FEW_ROWS, _STAGES = 48, 3
-"""Rows of x and of A, together, of which the first kernel multiplies 512 bytes at once, and 256 of more; and how many
+_EXPAND_BYTES, _GATE_BYTES, _EXPAND_STAGES = 256, 128, 3
+"""Bytes of each row that a program of the second kernel computes at once, fewer of many tiles' gates, and how many
 times as many are under way."""
+_MIN_PART, _MAX_PARTS = 512, tl.constexpr(8)
+_FEW_TILES = 64
+"""Most tiles for whose kernels it is worth starting before the kernel before has ended."""
+_WANTED_PROGRAMS = 512
+"""Programs of the first kernel worth having at once: where there are few tiles, the inputs are divided."""
+_SHRINK_BYTES, _SHRINK_STAGES = 256, 4
+"""Bytes of each row that a program of the first kernel multiplies at once, and how many times as many are under way."""
 
 
 class SlotProducts(NamedTuple):
@@ -113,8 +111,8 @@ def shrink_kernel(
     IS_DEPENDENT: tl.constexpr,
 ):
     """Make RANKS components of A x, those of all sources being numbered, for the rows of a tile, from one part of the
-    inputs."""
-    tile, index, number = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    inputs. Programs beside each other read factors beside each other."""
+    number, index, tile = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     slot = tl.load(tiles_ptr + tile * 3).to(tl.int64)
     first = tl.load(tiles_ptr + tile * 3 + 1)
     count = tl.load(tiles_ptr + tile * 3 + 2)
@@ -213,11 +211,11 @@ def expand_kernel(
     GATE, if given: the spans are those of the first half of the outputs, and this activation of the first half times
     the second half is written to out [T, num_outputs / 2]; y stays as it is.
     """
-    tile = tl.program_id(0)
+    tile = tl.program_id(1)
     slot = tl.load(tiles_ptr + tile * 3).to(tl.int64)
     first = tl.load(tiles_ptr + tile * 3 + 1)
     count = tl.load(tiles_ptr + tile * 3 + 2)
-    source, start, stop = load_span(spans_ptr, tl.program_id(1), IS_ALIGNED)
+    source, start, stop = load_span(spans_ptr, tl.program_id(0), IS_ALIGNED)
     is_adapted = (count > 0) & (slot >= 0)
     rank = tl.load(ranks_ptr + slot * ranks_stride + source, mask=is_adapted, other=0)
     if GATE is not None:
@@ -282,13 +280,13 @@ def _shrink(x: torch.Tensor, products: SlotProducts, *, is_dependent: bool) -> t
     products.check(x)
     num_made, num_tiles, num_inputs = products.num_sources * products.max_rank, len(products.tiles), x.shape[1]
     tile = min(_MAX_RANK_TILE, power_of_2_from(num_made))
-    inputs = (512 if products.tile_rows + tile <= _FEW_ROWS else 256) // x.itemsize
+    inputs = _SHRINK_BYTES // x.itemsize
     num_rank_tiles = -(-num_made // tile)
     num_parts = max(1, min(_WANTED_PROGRAMS // (num_tiles * num_rank_tiles), num_inputs // _MIN_PART, _MAX_PARTS.value))
     part = -(-num_inputs // (num_parts * inputs)) * inputs
     num_parts = -(-num_inputs // part)
     made = torch.empty(num_parts, len(products.tokens), num_made, dtype=torch.float32, device=x.device)
-    shrink_kernel[(num_tiles, num_rank_tiles, num_parts)](
+    shrink_kernel[(num_parts, num_rank_tiles, num_tiles)](
         x,
         products.a,
         products.ranks,
@@ -306,7 +304,7 @@ def _shrink(x: torch.Tensor, products: SlotProducts, *, is_dependent: bool) -> t
         RANKS=tile,
         ROWS=products.tile_rows,
         INPUTS=inputs,
-        STAGES=_STAGES,
+        STAGES=_SHRINK_STAGES,
         IS_DEPENDENT=is_dependent,
         num_warps=4,
         **nvidia_options(launch_pdl=is_dependent),
@@ -319,11 +317,12 @@ def _add(
 ) -> torch.Tensor:
     """Add B A x to the spans of y in place, or return the gate of the sum."""
     b, ranks, tiles = products.b, products.ranks, products.tiles
-    is_dependent = len(tiles) <= _MAX_WAITING_TILES and has_dependent_launch(x.get_device())
+    are_few = len(tiles) <= _FEW_TILES
+    is_dependent = are_few and has_dependent_launch(x.get_device())
     out = y if gate is None else y.new_empty(len(y), y.shape[1] // 2)
     made = _shrink(x, products, is_dependent=is_dependent)
-    columns, stages = _EXPAND_TILINGS[y.itemsize]
-    expand_kernel[(len(tiles), len(spans))](
+    columns = (_EXPAND_BYTES if gate is None or are_few else _GATE_BYTES) // y.itemsize
+    expand_kernel[(len(spans), len(tiles))](
         made,
         b,
         ranks,
@@ -343,11 +342,11 @@ def _add(
         RANKS=min(_MAX_RANK_TILE, power_of_2_from(products.max_rank)),
         ROWS=products.tile_rows,
         COLUMNS=columns,
-        STAGES=stages,
+        STAGES=_EXPAND_STAGES,
         GATE=gate,
         IS_ALIGNED=products.is_aligned,
         IS_DEPENDENT=is_dependent,
-        num_warps=_EXPAND_WARPS,
+        num_warps=4,
         **nvidia_options(launch_pdl=is_dependent),
     )
     return out

@@ -19,8 +19,8 @@ from seesay.engine.front.response import Response
 from seesay.errors import ConfigError
 
 OPTIONS: dict[str, Any] = {"device_type": "cpu", "session_len": 1024, "block_size": 16, "async_scheduling": True}
-TIGHT: dict[str, Any] = {"max_prefill_token_num": 48, "num_gpu_blocks": 70, "num_cpu_blocks": 40}
-"""Prompts are computed in chunks, and sequences of a few requests at once are preempted."""
+TIGHT: dict[str, Any] = {"max_prefill_token_num": 48, "num_gpu_blocks": 70, "num_cpu_blocks": 200}
+"""Prompts are computed in chunks, and sequences of a few requests at once are preempted; the host has room for all."""
 NARROW: dict[str, Any] = {"do_sample": True, "top_k": 4, "temperature": 0.8}
 """Of many tokens that are almost equally likely, the last bit of a logit would decide which is drawn."""
 SCHEMA = {

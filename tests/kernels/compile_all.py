@@ -393,11 +393,13 @@ def call_resize(dtype: torch.dtype) -> None:
 
 
 def call_sampling(dtype: torch.dtype) -> None:
-    from seesay.kernels import logit_changes, sampling, token_masks
+    from seesay.kernels import best_token, logit_changes, sampling, token_masks
     from seesay.llm.running.sampler import WEIGHT_OF_BEST
 
     scores, best, token_ids = empty(8, VOCABULARY, dtype=dtype), empty(8, dtype=dtype), empty(8, dtype=int64)
     rows, starts, listed = empty(8, dtype=int64), empty(9, dtype=int64), empty(100, dtype=int64)
+    best_token.find_best(scores)
+    best_token.find_best(scores, best.float())
     sampling.draw_tokens(scores, best, empty(8, 6, dtype=int64), token_ids, unit=WEIGHT_OF_BEST)
     logit_changes.avoid_tokens(scores, best, token_ids, rows, starts, listed)
     token_masks.mask_tokens(scores, rows, empty(8, -(-VOCABULARY // 32), dtype=int32))

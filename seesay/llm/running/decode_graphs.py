@@ -21,6 +21,7 @@ from seesay.llm.ops import DecodeRows
 from seesay.llm.plans.traits import DecoderTraits
 from seesay.llm.running.device_rows import STATE, DecodeInput, DeviceRows, begin_decode
 from seesay.llm.running.graph_adapters import GraphAdapters
+from seesay.llm.running.greatest import find_best
 from seesay.llm.running.row_table import RowState
 from seesay.llm.running.step_input import StepRows
 from seesay.llm.running.step_sizes import fill_up, row_sizes
@@ -91,8 +92,7 @@ class _Step:
         )
         hidden = self.decoder.forward(inputs, self.caches)
         logits = self.decoder.logits(hidden)
-        best, token_ids = logits.max(dim=-1)
-        best.add_(given.faults)  # so that what is collected anyway tells of them
+        best, token_ids = find_best(logits, given.faults)  # so that what is collected anyway tells of faults
         states = hidden if self.make_states is None else self.make_states(hidden)
         return DecodeOutput(states=states, logits=logits, best=best, token_ids=token_ids, faults=given.faults)
 

@@ -8,6 +8,8 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 
+from seesay.device.backends import has_kernels
+
 VECTORS = 32
 """Elements that fill whole vectors of any CPU, two at a time, and lines that a GPU reads at once."""
 
@@ -17,6 +19,17 @@ def compute_logprobs(logits: torch.Tensor) -> torch.Tensor:
     size = logits.shape[-1]
     filled = F.pad(logits.float(), (0, -size % VECTORS), value=-math.inf)  # all rows are aligned alike
     return filled.log_softmax(dim=-1)[:, :size]
+
+
+def find_best(logits: torch.Tensor, faults: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the greatest of each row of logits [N, V], and the first token that has it, int64 [N]. With NaN in a row,
+    the greatest is NaN and the token any one. faults: float32 [N], added to the greatest."""
+    if has_kernels(logits.device):
+        from seesay.kernels import best_token
+
+        return best_token.find_best(logits, faults)
+    best, token_ids = logits.max(dim=-1)
+    return (best if faults is None else best.add_(faults)), token_ids
 
 
 FindGreatest = Callable[[torch.Tensor, int], torch.Tensor]

@@ -26,7 +26,7 @@ from seesay.errors import ErrorCode, RequestError
 from seesay.llm.plans.no_token_error import make_no_token_error
 from seesay.llm.plans.sampling_params import SamplingParams
 from seesay.llm.running.float_products import Scaled, multiply, split_floats
-from seesay.llm.running.greatest import VECTORS, FindGreatest, compute_logprobs, find_any_greatest
+from seesay.llm.running.greatest import VECTORS, FindGreatest, compute_logprobs, find_any_greatest, find_best
 from seesay.llm.running.logit_changes import adjust_logits, avoid_tokens, changes_values, mask_rows
 from seesay.llm.running.sampling_row import MaskedRows, SamplingRow
 
@@ -132,7 +132,7 @@ def choose_tokens(
     if adjusted and len(adjusted) == num_rows:
         best, token_ids = _choose_adjusted(logits.clone(), list(rows.values()), previous, errors)
     elif greedy_ids is None or masked is not None:
-        best, token_ids = scores.max(dim=-1)
+        best, token_ids = find_best(scores)
     else:
         best, token_ids = greedy_ids[0], greedy_ids[1].clone()
     if drawn:
@@ -181,7 +181,7 @@ def _choose_adjusted(
     """The greatest logit of each row and its choice, after `scores` [N, V], a copy of its own, were adjusted."""
     scores = scores.to(_pick_dtype(rows, scores))
     errors |= adjust_logits(scores, rows, previous)
-    best, token_ids = scores.max(dim=-1)
+    best, token_ids = find_best(scores)
     drawn = [i for i, row in enumerate(rows) if row.params.is_drawn]
     if drawn:
         _draw_rows(scores, best, dict(enumerate(rows)), drawn, token_ids)
