@@ -24,8 +24,7 @@ def write_array(
     """Return (the keywords, schemas that hold beside them). `named` is about objects."""
     del named
     prefix, items = _read_items(schema, spot)
-    least = read_count(schema, "minItems", spot.place) or 0
-    most = read_count(schema, "maxItems", spot.place)
+    least, most = _read_bounds(writer, schema, spot)
     written: SchemaObject = {}
     if prefix:
         written["prefixItems"] = [writer.write_inside(item, spot, f"prefixItems[{i}]") for i, item in enumerate(prefix)]
@@ -45,6 +44,14 @@ def write_array(
         except RequestError as error:
             writer.attempt(key, spot, error)
     return written, beside
+
+
+def _read_bounds(writer: SchemaWriter, schema: SchemaObject, spot: Spot) -> tuple[int, int | None]:
+    try:
+        return read_count(schema, "minItems", spot.place) or 0, read_count(schema, "maxItems", spot.place)
+    except RequestError as error:
+        writer.attempt("minItems or maxItems", spot, error)
+        return 0, None
 
 
 def _read_items(schema: SchemaObject, spot: Spot) -> tuple[list[Any], Any]:

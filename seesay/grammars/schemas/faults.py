@@ -21,6 +21,7 @@ _OF_LISTS = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
 _OF_ONE = ("items", "additionalProperties", "additionalItems", "contains", "propertyNames", "not", "if", "then", "else")
 _POSITION = re.compile(r"^at \d+\(\d+\): ")
 """In a program that nobody sent."""
+_ABOUT_ONE_OF = "; of oneOf a value matches one schema and no other: use anyOf, or x-coerce: true beside it"
 _BUDGET_S = 0.5
 """Of processor time, which one trial may spend on the search."""
 
@@ -45,6 +46,10 @@ def name_place(table: TokenTable, grammar: Grammar, error: str) -> str:
             message = refuse(place, _tell(why)).message
             return message.replace("response_format", f"response_format.{name}", 1) if name else message
     return error
+
+
+def _is_of_one(part: Any) -> bool:
+    return isinstance(part, dict) and "oneOf" in part
 
 
 def _tell(why: str) -> str:
@@ -84,7 +89,7 @@ class _Search:
                     part, place, why = inner, f"{place}.{step}", found
                     break
             else:
-                return place, why
+                return place, f"{why}{_ABOUT_ONE_OF}" if _is_of_one(part) and UNSATISFIABLE in why else why
 
     def _compile(self, part: Any) -> str:
         """Return why a part is refused, or ''."""

@@ -29,7 +29,7 @@ def write_held(schema: Any) -> tuple[str, tuple[str, ...]]:
     own = {key: value for key, value in schema.items() if key != HELD}
     if strict is not False:
         try:
-            return write_json(json.dumps(own))
+            return write_json(json.dumps(own), tries_patterns=not strict)
         except RequestError as error:
             if strict:
                 where = f"response_format.{place or ANSWER}: schema at $"

@@ -69,16 +69,19 @@ _BUT_TYPE = frozenset(_KINDS) - {"type"}
 _BUT_REFERENCE = frozenset(_KINDS) - {"$ref"} | {"$id", "id"}
 
 
-def rewrite_schema(source: str, *, is_open: bool, is_lenient: bool = False) -> tuple[Schema, tuple[str, ...]]:
+def rewrite_schema(
+    source: str, *, is_open: bool, is_lenient: bool = False, tries_patterns: bool = False
+) -> tuple[Schema, tuple[str, ...]]:
     """Return (the compiler's form of a JSON Schema, what was left out of it). Objects without `additionalProperties`
     have no others than the named ones, and arrays with `prefixItems` no more, unless the schema `is_open`. Raises
     `RequestError` that names the keyword that cannot be honoured, and its place; where the schema `is_lenient`, such a
-    keyword is left out."""
+    keyword is left out. tries_patterns: also of a regular expression that only the compiler would refuse."""
     try:
         root = _read_json(source)
     except (ValueError, RecursionError) as error:
         raise refuse("$", f"the schema is not JSON: {error}") from error
     writer = SchemaWriter(root, References(root, source), is_closing=not is_open, is_lenient=is_lenient)
+    writer.tries_patterns = tries_patterns
     return writer.write_root(), tuple(dict.fromkeys(writer.left_out))
 
 
@@ -108,13 +111,14 @@ class SchemaWriter:
         self.left_out: list[str] = []
         self.shared = SharedParts()
         self._root = root
-        self.is_closing, self._is_lenient = is_closing, is_lenient
+        self.is_closing, self.is_lenient = is_closing, is_lenient
         self._negation = Negation(self)
         self._names: dict[tuple[str, bool], str] = {}
         self._referring: dict[tuple[str, str], Schema] = {}  # of properties, by reference and base
         self._targets: dict[str, tuple[str, Any, str]] = {}  # of references to references
         self._pending: list[tuple[str, Any, Spot]] = []
         self.patterns: dict[str, str] = {}  # rewritten ones
+        self.tries_patterns = False
         self._num_nodes = 0
         self._coerces = isinstance(root, dict) and root.get("x-coerce") is True
 
@@ -182,7 +186,7 @@ class SchemaWriter:
 
     def attempt(self, what: str, spot: Spot, error: RequestError) -> None:
         """Note that something is left out, or raise `error`."""
-        if not self._is_lenient:
+        if not self.is_lenient:
             raise error
         self.left_out.append(f"{what} at {spot.place}")
 
@@ -284,7 +288,16 @@ class SchemaWriter:
         written = [self.write(option, spot.at(f"oneOf[{i}]")) for i, option in enumerate(options)]
         if len(written) == 1 or schema.get("x-coerce") is True or self._coerces:
             return any_of(written)
-        find = self._finder(spot)
+        try:
+            return self._write_exclusive(schema, written, spot)
+        except RequestError as error:
+            why = "oneOf is supported where it is known which values match two of its schemas; otherwise use anyOf, or"
+            self.attempt("oneOf", spot, refuse(spot.place, f"{why} x-coerce: true beside it ({error.message[-200:]})"))
+            return any_of(written)
+
+    def _write_exclusive(self, schema: SchemaObject, written: list[Schema], spot: Spot) -> Schema:
+        """Each of the schemas without those that overlap it."""
+        options, find = schema["oneOf"], self._finder(spot)
         # Values that are no objects match two of them, so only objects match one.
         is_of_objects = "type" not in schema and sum(has_others(option, find) for option in options) > 1
         within = {**schema, "type": "object"} if is_of_objects else schema
@@ -292,28 +305,17 @@ class SchemaWriter:
         overlaps = find_overlaps(options, find, within)
         if not any(overlaps):
             return all_of([own, any_of(written)])
-        try:
-            return all_of([own, self._write_exclusive(options, written, overlaps, spot, within)])
-        except RequestError as error:
-            why = "oneOf is supported where it is known which values match two of its schemas; otherwise use anyOf, or"
-            self.attempt("oneOf", spot, refuse(spot.place, f"{why} x-coerce: true beside it ({error.message[-200:]})"))
-            return any_of(written)
-
-    def _write_exclusive(
-        self, options: list[Any], written: list[Schema], overlaps: list[list[int]], spot: Spot, within: SchemaObject
-    ) -> Schema:
-        """Each of the schemas without those that overlap it."""
         if sum(map(bool, overlaps)) > _MAX_EXCLUSIVE:
             raise refuse(spot.place, f"oneOf has more than {_MAX_EXCLUSIVE} schemas that may match the same value")
         exclusive: list[Schema] = []
         for i, one in enumerate(written):
-            kinds = find_types(options[i], self._finder(spot), within)
+            kinds = find_types(options[i], find, within)
             negation = Negation(self, [options[i], within], spot.base)
             without = [negation.write(options[j], spot.at(f"oneOf[{j}]"), "oneOf", kinds) for j in overlaps[i]]
             exclusive.append(False if False in without else all_of([one, *without]))
         if not any(exclusive):
             raise refuse(spot.place, "no value that matches one of its schemas alone is known")
-        return any_of(exclusive)
+        return all_of([own, any_of(exclusive)])
 
     def _finder(self, spot: Spot) -> Callable[[str], Any]:
         return lambda reference: self.references.find(reference, spot.base, spot.place)[1]
@@ -327,7 +329,11 @@ class SchemaWriter:
         while True:  # a reference to a reference is one to its target
             reference = self.references.read(schema, spot.place)
             assert reference is not None
-            key, target, base = self.references.find(reference, base, spot.place)
+            try:
+                key, target, base = self.references.find(reference, base, spot.place)
+            except RequestError as error:
+                self.attempt("$ref", spot, error)
+                return True
             if key in self._targets:
                 key, target, base = self._targets[key]
                 break

@@ -40,16 +40,22 @@ def write_object(
     written: SchemaObject = {}
     if properties:
         written["properties"] = {name: writer.write_property(name, value, spot) for name, value in properties.items()}
+    is_open = False
     for pattern, value in patterns.items():
-        rewritten = rewrite_pattern(pattern, spot.place, key="patternProperties")
+        try:
+            rewritten = rewrite_pattern(pattern, spot.place, key="patternProperties", is_tried=writer.tries_patterns)
+        except RequestError as error:
+            writer.attempt("patternProperties", spot, error)
+            is_open = True
+            continue
         inner = writer.write_inside(value, spot, f"patternProperties.{pattern[:60]}")
         written.setdefault("patternProperties", {})[rewritten] = inner
     if "required" in schema and not isinstance(schema["required"], bool):  # a boolean before draft 4
         written["required"] = read_names(schema["required"], "required", spot.place)
-    others = _read_others(writer, schema, spot, named)
+    others = None if is_open else _read_others(writer, schema, spot, named)
     if others is not None:
         written["additionalProperties"] = writer.write_inside(others, spot, "additionalProperties")
-        for name in named or ():
+        for name in named or _list_unnamed(schema, written):
             written.setdefault("properties", {}).setdefault(name, True)
     _hold_names(writer, schema.get("propertyNames", True), written, spot)
     try:
@@ -73,6 +79,12 @@ def _read_others(writer: SchemaWriter, schema: SchemaObject, spot: Spot, named: 
         return False
     is_named = "properties" in schema or "patternProperties" in schema  # even none, as of a call without arguments
     return False if spot.closes and is_named and "propertyNames" not in schema else None
+
+
+def _list_unnamed(schema: SchemaObject, written: SchemaObject) -> list[str]:
+    """Return the required properties of an object that is closed though it does not say so: these it names, too."""
+    says_others = "additionalProperties" in schema or "unevaluatedProperties" in schema
+    return [] if says_others or "patternProperties" in written else written.get("required", [])
 
 
 def _read_unevaluated(writer: SchemaWriter, schema: SchemaObject, spot: Spot) -> Any:

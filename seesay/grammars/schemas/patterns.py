@@ -7,6 +7,7 @@ U+0000, which no answer can have either.
 
 from __future__ import annotations
 
+import json
 import re
 
 from seesay.errors import show
@@ -23,8 +24,23 @@ _LOOKAROUND = re.compile(r"^(?:\\.|\[(?:\\.|[^\]\\])*\]|[^\\\[])*?\(\?<?[=!]", r
 _PAIR = re.compile(r"\\u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})")
 
 
-def rewrite_pattern(pattern: object, place: str, *, key: str = "pattern") -> str:
-    """Return an expression that is found in the same texts. Raises `RequestError` that names `key`."""
+def rewrite_pattern(pattern: object, place: str, *, key: str = "pattern", is_tried: bool = False) -> str:
+    """Return an expression that is found in the same texts. Raises `RequestError` that names `key`, where it `is_tried`
+    also if the compiler would refuse the expression."""
+    expression = _rewrite(pattern, place, key)
+    if is_tried and not _compiles(expression):
+        raise refuse(place, f"{key} {show(pattern)} is no regular expression that is known")
+    return expression
+
+
+def _compiles(expression: str) -> bool:
+    from llguidance import LLMatcher
+
+    schema = json.dumps({"type": "string", "pattern": expression})
+    return not LLMatcher.validate_grammar(LLMatcher.grammar_from_lark(f"start: %json {schema}"))
+
+
+def _rewrite(pattern: object, place: str, key: str) -> str:
     written: list[str] = []
     in_class = False
     at_start = False

@@ -31,6 +31,14 @@ PLAIN = frozenset(["type", "enum", "const", "minLength", "maxLength", *_NUMBERS,
 
 def write_plain(writer: SchemaWriter, key: str, schema: SchemaObject, written: SchemaObject, spot: Spot) -> Schema:
     """Write one of the keywords. Returns what else must hold."""
+    try:
+        return _write_keyword(writer, key, schema, written, spot)
+    except RequestError as error:
+        writer.attempt(key, spot, error)
+        return True
+
+
+def _write_keyword(writer: SchemaWriter, key: str, schema: SchemaObject, written: SchemaObject, spot: Spot) -> Schema:
     if key == "type":
         types = read_types(schema, spot.place) or []
         written["type"] = types[0] if len(types) == 1 else types
@@ -64,12 +72,8 @@ def _write_number(key: str, schema: SchemaObject, written: SchemaObject, spot: S
 def _write_pattern(writer: SchemaWriter, pattern: Any, spot: Spot) -> str:
     if isinstance(pattern, str) and pattern in writer.patterns:
         return writer.patterns[pattern]
-    try:
-        written = writer.patterns[pattern] = rewrite_pattern(pattern, spot.place)
-        return written
-    except RequestError as error:
-        writer.attempt("pattern", spot, error)
-        return ""
+    written = writer.patterns[pattern] = rewrite_pattern(pattern, spot.place, is_tried=writer.tries_patterns)
+    return written
 
 
 def _write_format(given: Any, written: SchemaObject, spot: Spot) -> Schema:

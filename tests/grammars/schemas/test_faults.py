@@ -96,3 +96,10 @@ def test_the_search_is_short(table: TokenTable) -> None:
 
 def test_faults_of_other_grammars_keep_their_lines(table: TokenTable) -> None:
     assert _tell(table, "start: x", "lark") == 'at 1(8): unknown name: "x"'
+
+
+def test_schemas_of_one_of_that_differ_in_optional_properties_alone_are_told_what_to_use(table: TokenTable) -> None:
+    one, other = ({"type": "object", "properties": {name: {"type": "integer"}}} for name in "xy")
+    schema = {"type": "object", "properties": {"a": {"oneOf": [one, other]}}, "required": ["a"]}
+    why = _tell(table, schema)
+    assert why.startswith("response_format: schema at $.properties.a: it allows no value") and "use anyOf" in why

@@ -17,10 +17,11 @@ import pytest
 from cpu_time import check_cpu_s
 from grammars.byte_grammar import accepts, compile_schema, walk
 
-from seesay.config.grammar import Grammar
+from seesay.config.grammar import HELD, Grammar
 from seesay.errors import RequestError
 from seesay.grammars.program import make_program
 from seesay.grammars.schemas.formats import FORMATS, KNOWN
+from seesay.grammars.schemas.holding import write_held
 from seesay.grammars.schemas.json_schema import rewrite_schema
 
 INT, STR = {"type": "integer"}, {"type": "string"}
@@ -432,6 +433,55 @@ def test_strict_false_holds_what_can_be_held_and_says_what_is_left_out() -> None
     assert accepts(compiled, '{"a": [1, 1], "b": null}') and not accepts(compiled, '{"a": ["x"]}')
     with pytest.raises(RequestError, match=r"schema at \$\.properties\.a: uniqueItems"):
         make_program(Grammar(kind="json_schema", source=json.dumps(schema)))
+
+
+@pytest.mark.parametrize(
+    ("schema", "left_out"),
+    [
+        ({"$ref": "#/$defs/none", "type": "string"}, "$ref"),
+        ({"$ref": "https://example.com/schema.json"}, "$ref"),
+        ({"type": "string", "pattern": "[a-z"}, "pattern"),
+        ({"type": "string", "pattern": "a{2,1}"}, "pattern"),
+        ({"type": "string", "format": "date", "enum": ["\x01", "2026-12-01"]}, "enum"),
+        ({"type": "integer", "minimum": -(2**63)}, "minimum"),
+        ({"type": "array", "minItems": 10**6}, "minItems or maxItems"),
+        (obj(patternProperties={"^(?=a)": INT}, additionalProperties=False), "patternProperties"),
+        ({"type": "any"}, "type"),
+    ],
+)
+def test_strict_false_leaves_out_one_keyword_and_holds_the_others(schema: Any, left_out: str) -> None:
+    whole = obj(properties={"a": schema, "b": INT}, required=["a", "b"])
+    program = make_program(Grammar(kind="json_schema", source=json.dumps(whole), is_open=True))
+    assert program.left_out == (f"{left_out} at $.properties.a",)
+    compiled = compile_schema(whole, is_open=True)
+    example = {"string": "2026-12-01", "integer": -5, "array": [], "object": {"x": 1}}.get(schema.get("type"), 1)
+    assert accepts(compiled, json.dumps({"a": example, "b": 1}))
+    assert not accepts(compiled, json.dumps({"a": example, "b": "x"}))
+    if schema.get("type") != "any" and "type" in schema:
+        assert not accepts(compiled, '{"a": null, "b": 1}')
+
+
+def test_a_function_that_is_not_strict_loses_a_wrong_pattern_alone() -> None:
+    schema = obj(properties={"a": {"type": "string", "pattern": "["}, "b": INT}, required=["b"])
+    for strict in (None, False):
+        written, left_out = write_held({HELD: ["tools[0].function.parameters", strict, True], **schema})
+        assert left_out == ("pattern at tools[0].function.parameters.properties.a",) and '"required":["b"]' in written
+
+
+def test_strict_false_leaves_out_a_one_of_with_a_reference_to_nothing() -> None:
+    schema = obj(properties={"a": {"oneOf": [{"$ref": "#/none"}, STR]}})
+    program = make_program(Grammar(kind="json_schema", source=json.dumps(schema), is_open=True))
+    assert program.left_out == ("$ref at $.properties.a.oneOf[0]", "oneOf at $.properties.a")
+    with pytest.raises(RequestError, match=r"properties\.a\.oneOf\[0\]: \$ref '#/none' does not exist"):
+        make_program(Grammar(kind="json_schema", source=json.dumps(schema)))
+
+
+def test_a_required_property_that_properties_do_not_name_may_have_any_value() -> None:
+    compiled = compile_schema(obj(properties={"a": INT}, required=["a", "b"]))
+    assert accepts(compiled, '{"a": 1, "b": [null]}') and not accepts(compiled, '{"a": 1}')
+    assert not accepts(compiled, '{"a": 1, "b": 2, "c": 3}')
+    with pytest.raises(ValueError, match="required property 'b'"):
+        compile_schema(obj(properties={"a": INT}, required=["b"], additionalProperties=False))
 
 
 def test_combined_objects_are_closed_with_the_names_of_all_parts() -> None:
