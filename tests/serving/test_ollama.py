@@ -142,3 +142,17 @@ async def test_errors_name_pictures_as_the_client_does(client: httpx.AsyncClient
     body = {"model": "tiny", "prompt": "what is this?", "system": "be brief", "images": pictures, "stream": False}
     generated = await client.post("/api/generate", json=body)
     assert generated.status_code == 400 and generated.json()["error"].startswith("images[1]: data URL of")
+
+
+@pytest.mark.parametrize("kind", [None, "application/x-www-form-urlencoded", "text/plain;charset=UTF-8"])
+async def test_bodies_of_any_type_are_json_unless_a_browser_sends_them(
+    client: httpx.AsyncClient, kind: str | None
+) -> None:
+    """Of plugins that call `curl -d`; a page of another origin may send such types without asking first."""
+    body = json.dumps({"model": "tiny", "messages": [SUM], "stream": False, "options": GREEDY}).encode()
+    headers = {} if kind is None else {"content-type": kind}
+    answer = await client.post("/api/chat", content=body, headers=headers)
+    assert answer.status_code == 200 and answer.json()["message"]["content"] == "3 + 4 = 7."
+    for browsers in ({"origin": "https://example.com"}, {"origin": "null"}, {"sec-fetch-site": "cross-site"}):
+        refused = await client.post("/api/chat", content=body, headers=headers | browsers)
+        assert refused.status_code == 400 and "Content-Type" in refused.text

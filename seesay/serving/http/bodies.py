@@ -28,6 +28,8 @@ T = TypeVar("T")
 
 _INLINE_BYTES = 16 << 10  # parsed and validated within a millisecond or two: handing it to a thread gains nothing
 
+_OF_BROWSERS = ("origin", "sec-fetch-site")
+
 # One thread: parsing and validation hold the GIL, so a second thread would only slow down the others.
 _thread = ThreadPool(1, name="seesay-bodies")
 
@@ -41,7 +43,7 @@ async def read_body(http: Request, model: type[BaseModel]) -> BaseModel:
     server = http.app.state.server
     content = await _receive(http, BodyShape(max(MAX_VALUES, 2 * server.engine.session_len)))
     http.scope["state"]["num_body_bytes"] = len(content)
-    if not content or not _is_json(http.headers.get("content-type", "")):
+    if not content or not (_is_json(http.headers.get("content-type", "")) or _is_of_an_editor(http)):
         raise make_not_json_error()
     ignored: list[str] | None = None
     if server.settings.unknown_fields == "ignore":
@@ -72,6 +74,12 @@ def _is_json(content_type: str) -> bool:
     kind = content_type.partition(";")[0].strip().lower()
     main, _, sub = kind.partition("/")
     return main == "application" and (sub == "json" or sub.endswith("+json"))
+
+
+def _is_of_an_editor(http: Request) -> bool:
+    """Whether a client of Ollama's API sent the body, whose type may be any: plugins send what `curl -d` does. Not a
+    browser, where a page of another origin may send such types without asking first; browsers name the origin."""
+    return http.url.path.startswith("/api/") and not any(name in http.headers for name in _OF_BROWSERS)
 
 
 class BodyRoute(APIRoute):

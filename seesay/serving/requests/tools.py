@@ -123,16 +123,20 @@ def make_function(
 
 
 def read_arguments(text: str, where: str) -> str:
-    """Return the arguments of an earlier call as JSON text of an object. Empty ones are those of a call without
+    """Return the arguments of an earlier call as JSON text of an object. Empty ones and null mean a call without
     arguments; of text that was cut off, the values that are complete. Raises `ApiError` 400 for any other text: chat
     templates that write arguments one by one could not be rendered with it."""
+    if not text.strip():
+        return ""
     try:
-        value, is_whole = json.loads(text or "{}"), True
+        value, is_whole = json.loads(text), True
     except (ValueError, RecursionError) as error:
         value, is_whole = _read_partial(text), False
         if not isinstance(value, dict):
             why = f"{where} must be JSON text of an object, got {show(text)}: {str(error)[:100]}"
             raise bad_request(why, where) from None
+    if value is None:  # as clients write that have no map: Go's nil
+        return "{}"
     if not isinstance(value, dict):
         raise bad_request(f"{where} must be JSON text of an object, got {show(text)}", where)
     return text if is_whole else json.dumps(value, ensure_ascii=False)

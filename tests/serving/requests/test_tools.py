@@ -533,6 +533,8 @@ def test_a_call_that_was_cut_off_has_its_complete_values() -> None:
     for text, expected in (("", ""), ("{", "{}"), ('{"a": "b', "{}"), ('{"a": 1, "b": [2, "c', '{"a": 1, "b": [2]}')):
         assert read_arguments(text, where) == expected
     assert read_arguments('{"a":  "ü"}', where) == '{"a":  "ü"}'
+    for nothing in ("null", " null ", "  "):
+        assert json.loads(read_arguments(nothing, where) or "{}") == {}
 
 
 def test_many_long_names(live: LiveServer) -> None:
