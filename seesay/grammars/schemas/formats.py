@@ -12,6 +12,10 @@ _DATE = (
 _CLOCK = r"([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]+)?"
 _OFFSET = "(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
 
+_A, _C = "[A-Za-z0-9]", "[A-Za-z0-9-]"
+_LABEL = f"{_A}({_C}{{0,2}}{_A}|{_C}({_A}{_C}|-{_A}){_C}{{0,58}}{_A})?"
+"""Up to 63 characters, none of them `--` behind two others: no pattern can tell which Punycode (`xn--`) is valid."""
+
 _P = "[A-Za-z0-9._~!$&'()*+,;=@-]|%[0-9A-Fa-f]{2}"
 _PATH = f"(/({_P}|:)*)*"
 _HIERARCHY = f"(//[A-Za-z0-9.-]+(:[0-9]+)?{_PATH}|(/(({_P}|:)+{_PATH})?)?)"  # behind // there is a host
@@ -25,17 +29,21 @@ _QUANTIFIER = rf"([*+?]|\{{([0-9]{{1,3}},?|{_MORE})\}})?"
 _FLAT = rf"({_ATOM}{_QUANTIFIER}|\|)*"
 _GROUPS = rf"({_ATOM}{_QUANTIFIER}|\||\((\?:)?{_FLAT}\){_QUANTIFIER})*"
 _REGEX = rf"\^?({_ATOM}{_QUANTIFIER}|\||\((\?:)?{_GROUPS}\){_QUANTIFIER})*\$?"
+_POINTER = "(/([^~/]|~[01])*)*"
 
 FORMATS: Mapping[str, str] = {
     "date": f"^{_DATE}$",
     "time": f"^{_CLOCK}{_OFFSET}$",
     "date-time": f"^{_DATE}T{_CLOCK}{_OFFSET}$",
-    "json-pointer": "^(/([^~/]|~[01])*)*$",
+    "hostname": rf"^{_LABEL}(\.{_LABEL})*$",
+    "json-pointer": f"^{_POINTER}$",
+    "relative-json-pointer": f"^(0|[1-9][0-9]*)(#|{_POINTER})$",
     "uri-reference": f"^{_REFERENCE}$",
     "uri-template": f"^{_TEMPLATE}$",
     "regex": f"^{_REGEX}$",
 }
-"""Those with an expression of our own: llguidance's have a 29 February each year and leap seconds each minute."""
+"""Those with an expression of our own: llguidance's have a 29 February each year, leap seconds each minute and
+any Punycode."""
 NARROWER: Mapping[str, str] = {
     "iri": "uri",
     "iri-reference": "uri-reference",
@@ -43,5 +51,7 @@ NARROWER: Mapping[str, str] = {
     "idn-hostname": "hostname",
 }
 """Those that are held to one that allows less."""
-KNOWN = frozenset({"duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid"})
+MAX_LENGTHS: Mapping[str, int] = {"hostname": 253}
+"""How many characters the values of these have at most."""
+KNOWN = frozenset({"duration", "email", "ipv4", "ipv6", "uri", "uuid"})
 """Those that llguidance knows."""

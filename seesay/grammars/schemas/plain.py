@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from seesay.errors import RequestError, show
-from seesay.grammars.schemas.formats import FORMATS, KNOWN, NARROWER
+from seesay.grammars.schemas.formats import FORMATS, KNOWN, MAX_LENGTHS, NARROWER
 from seesay.grammars.schemas.patterns import rewrite_pattern
 from seesay.grammars.schemas.schema_fields import (
     Schema,
@@ -52,7 +52,7 @@ def _write_keyword(writer: SchemaWriter, key: str, schema: SchemaObject, written
     elif key == "pattern":
         written[key] = _write_pattern(writer, schema[key], spot)
     else:
-        return _write_format(schema[key], written, spot)
+        return _write_format(writer, schema[key], written, spot)
     return True
 
 
@@ -76,13 +76,14 @@ def _write_pattern(writer: SchemaWriter, pattern: Any, spot: Spot) -> str:
     return written
 
 
-def _write_format(given: Any, written: SchemaObject, spot: Spot) -> Schema:
+def _write_format(writer: SchemaWriter, given: Any, written: SchemaObject, spot: Spot) -> Schema:
     """Write a format that is known. Others say nothing."""
     name = NARROWER.get(given, given) if isinstance(given, str) else ""
     if name in KNOWN:
         written["format"] = name
     elif name in FORMATS:
-        return {"pattern": rewrite_pattern(FORMATS[name], spot.place)}
+        most = {"maxLength": MAX_LENGTHS[name]} if name in MAX_LENGTHS else {}
+        return {"pattern": _write_pattern(writer, FORMATS[name], spot), **most}
     return True
 
 

@@ -532,7 +532,11 @@ def test_texts_of_a_format_are_valid(name: str) -> None:
         ("ipv4", ["255.0.10.1"], ["256.0.0.1", "1.2.3", "01.2.3.4"]),
         ("duration", ["P1Y2M3DT4H5M6S", "P3W", "PT5S"], ["P", "PT", "1D"]),
         ("email", ["a.b@c.de"], ["a@", "@b", "a b@c.de"]),
-        ("hostname", ["a-b.example"], ["-a", "a..b"]),
+        ("hostname", ["a-b.example", "a", "1a.b2", "a--b.c", f"{'a' * 63}." * 3 + "a" * 61], ["-a", "a..b", "a-"]),
+        ("hostname", ["aa-b", "aaa"], ["xn--X", "b.XN--aa", "a" * 64, f"{'a' * 63}." * 3 + "a" * 62, "a.", "", "é"]),
+        ("idn-hostname", ["a.b"], ["xn--X"]),
+        ("json-pointer", ["", "/a/~0~1"], ["a", "/~2"]),
+        ("relative-json-pointer", ["0", "0#", "12/a/0", "0//"], ["", "01", "-1/a", "/a", "0##", "1#/a", "0/~2", "1\n"]),
         ("uuid", ["123e4567-e89b-12d3-a456-426614174000"], ["123e4567"]),
         (
             "regex",
