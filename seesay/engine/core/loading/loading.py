@@ -25,6 +25,7 @@ from seesay.engine.core.loading.encoder_loading import load_encoder, try_encoder
 from seesay.engine.core.loading.length_warning import warn_beyond_training
 from seesay.engine.core.loading.resolved_config import ResolvedConfig, resolve
 from seesay.engine.core.loading.runner_loading import load_runner
+from seesay.engine.core.loading.start_memory import told_of_memory
 from seesay.engine.core.loading.start_speculation import (
     MOST_VERIFIED,
     load_draft,
@@ -107,20 +108,10 @@ def load_core(
         warn_beyond_training(config, model.backbone)
         ranks = None if join_ranks is None else join_ranks.join(resolved.device)
         compile_log = _listen_to_compiler(resolved.device)
-        name = vision_config.device
-        encoder_device = pick_device(name, "VisionConfig.device") if name else resolved.device
-        parts = _build_parts(
-            model,
-            config,
-            resolved,
-            wait_for_kernels,
-            make_runner,
-            encoder_device=encoder_device,
-            open_remote=open_remote,
-            ranks=ranks,
-        )
-        scheduler = _build_scheduler(parts, config, resolved)
-        adapters = _load_adapters(parts, scheduler, ranks, config, model.checkpoint.tensor_names())
+        with told_of_memory(model.checkpoint.path, resolved.device):
+            parts, scheduler, adapters = _load_parts(
+                model, config, vision_config, resolved, wait_for_kernels, make_runner, ranks, open_remote
+            )
     if compile_log is not None:
         logger.info("%d kernels were compiled by the start itself", compile_log.end_start())
     jumps = None
@@ -144,6 +135,33 @@ def load_core(
         adapters=adapters,
         speculation=parts.speculation,
     )
+
+
+def _load_parts(
+    model: OpenedModel,
+    config: EngineConfig,
+    vision_config: VisionConfig,
+    resolved: ResolvedConfig,
+    wait_for_kernels: Callable[[], None],
+    make_runner: MakeRunner | None,
+    ranks: RankParts | None,
+    open_remote: OpenRemote | None,
+) -> tuple[_Parts, Scheduler, AdapterControl]:
+    """Load and build what takes memory of the device."""
+    name = vision_config.device
+    encoder_device = pick_device(name, "VisionConfig.device") if name else resolved.device
+    parts = _build_parts(
+        model,
+        config,
+        resolved,
+        wait_for_kernels,
+        make_runner,
+        encoder_device=encoder_device,
+        open_remote=open_remote,
+        ranks=ranks,
+    )
+    scheduler = _build_scheduler(parts, config, resolved)
+    return parts, scheduler, _load_adapters(parts, scheduler, ranks, config, model.checkpoint.tensor_names())
 
 
 def _is_ahead(config: EngineConfig, device: torch.device) -> bool:
@@ -217,7 +235,8 @@ def load_follower(
     """Load the slice of a rank that follows, on `device`. Raises `CheckpointError` or `ConfigError`."""
     with model.checkpoint.blamed(), _timed("loading a slice of the decoder"):
         resolved = resolve(config, model.checkpoint, model.backbone, device)
-        return _load_runner(model, config, resolved, make_runner, ranks)
+        with told_of_memory(model.checkpoint.path, device):
+            return _load_runner(model, config, resolved, make_runner, ranks)
 
 
 def _load_first(
