@@ -88,7 +88,7 @@ def load_b(b_ptr, start, rank, is_column, num_outputs, RANKS: tl.constexpr):
     return tl.load(b_ptr + components * num_outputs, mask=(components < rank) & is_column, other=0.0)
 
 
-@triton.jit(do_not_specialize=["part_stride", "ranks_stride", "part"])
+@triton.jit(do_not_specialize=["part_stride", "ranks_stride", "part"], do_not_specialize_on_alignment=["ranks_ptr"])
 def shrink_kernel(
     x_ptr,
     a_ptr,
@@ -180,7 +180,7 @@ def _expand(
     return y
 
 
-@triton.jit(do_not_specialize=["part_stride", "ranks_stride", "num_parts"])
+@triton.jit(do_not_specialize=["part_stride", "ranks_stride", "num_parts"], do_not_specialize_on_alignment=["ranks_ptr"])
 def expand_kernel(
     made_ptr,
     b_ptr,

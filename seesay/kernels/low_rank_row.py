@@ -22,7 +22,7 @@ _ROW_PART, _ROW_COLUMNS = 512, 64
 _WARPS = 2
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["ranks_ptr"])
 def shrink_row_kernel(
     x_ptr,
     norm_ptr,
@@ -67,7 +67,7 @@ def shrink_row_kernel(
     tl.store(places, made, mask=components < MAX_RANK)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["ranks_ptr"])
 def expand_row_kernel(
     made_ptr,
     b_ptr,

@@ -101,3 +101,16 @@ def compile_for(*arguments: str, cache: Path) -> dict[str, Any]:
         pytest.skip(f"this Triton cannot compile without a GPU: {report['unavailable']}")
     found: dict[str, Any] = report
     return found
+
+
+def test_no_kernel_is_compiled_again_where_ranks_lie_elsewhere() -> None:
+    """A start calls the kernels of one layer of each kind; those of each layer lie at another place of one tensor."""
+    kernels = importlib.import_module("seesay.kernels.low_rank"), importlib.import_module("seesay.kernels.low_rank_row")
+    found = [
+        parameter.do_not_specialize_on_alignment
+        for module in kernels
+        for kernel in vars(module).values()
+        for parameter in getattr(kernel, "params", ())
+        if parameter.name == "ranks_ptr"
+    ]
+    assert found == [True] * 4
