@@ -132,6 +132,8 @@ def pytest_sessionfinish() -> None:
 
 
 LEAK_WATCH = LeakWatch()
+MOST_KEPT_BYTES = 1 << 30
+"""Of a GPU's memory that a test leaves in torch's cache."""
 NEXT_ITEM = pytest.StashKey[pytest.Item | None]()
 
 
@@ -152,6 +154,18 @@ def collect_leaks() -> Iterator[None]:
     """Blame a test for what it leaves open."""
     yield
     LEAK_WATCH.collect()
+
+
+@pytest.fixture(autouse=True)
+def give_device_memory_back(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Leave a GPU's memory to the workers beside this one."""
+    yield
+    if request.node.get_closest_marker("gpu"):
+        import torch
+
+        if torch.cuda.memory_reserved() > MOST_KEPT_BYTES:
+            gc.collect()
+            torch.cuda.empty_cache()
 
 
 @pytest.fixture(scope="session", autouse=True)

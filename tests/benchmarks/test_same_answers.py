@@ -39,7 +39,7 @@ def share_cached(answers: list[Response]) -> float:
 @pytest.mark.parametrize("dtype", ("float32", "bfloat16"))
 def test_on_a_gpu_answers_are_equal(dtype: str) -> None:
     scenes = make_scenes(200)
-    options: dict[str, Any] = {"device_type": "cuda", "dtype": dtype}
+    options: dict[str, Any] = {"device_type": "cuda", "dtype": dtype, "num_gpu_blocks": 2000}
     plain = ask_plainly(scenes, **options)
     for fast in (*ask_fast(scenes, **options), *ask_fast(scenes, **{**options, **FEW_BLOCKS})):
         differences = compare(plain, fast)

@@ -212,7 +212,7 @@ def test_a_vision_encoder_on_another_device(devices: tuple[str, str], tiny_check
     requests = make_requests(name)
     answers = []
     for device, encoder_device in ((devices[0], None), devices):
-        config = EngineConfig(**{**IN_A_THREAD, "device_type": device}, dtype="float32")
+        config = EngineConfig(**{**IN_A_THREAD, "device_type": device}, dtype="float32", num_gpu_blocks=200)
         with AsyncEngine(str(path), backend_config=config, vision_config=VisionConfig(device=encoder_device)) as engine:
             answers.append([answer.token_ids for answer in ask(engine, requests)])
             engine.sleep(level=1)

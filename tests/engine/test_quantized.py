@@ -100,7 +100,7 @@ def test_a_copy_that_is_small_is_made_by_default(tiny_checkpoint: Callable[[str]
     quantized, _ = write_quantized(tiny_checkpoint("qwen2_5_vl"), tmp_path, PACKED_FORMS["awq, groups of 32"])
     sizes = {}
     for chosen in (None, True, False):
-        config = EngineConfig(dtype="bfloat16", engine_process=False, unpacked_copy=chosen)
+        config = EngineConfig(dtype="bfloat16", engine_process=False, num_gpu_blocks=100, unpacked_copy=chosen)
         with AsyncEngine(str(quantized), backend_config=config) as engine:
             outputs = ask(engine, parse(["the game"], max_new_tokens=4, ignore_eos=True))
             assert outputs[0].error is None

@@ -295,7 +295,7 @@ def test_gpu_memory_goes_back_to_the_device(own: bool, two: Callable[[str], list
 
 
 def fresh_on_gpu(path: Path) -> list[list[int]]:
-    with Pipeline(path, EngineConfig(block_size=16, engine_process=False, dtype="float32")) as pipe:
+    with Pipeline(path, EngineConfig(block_size=16, engine_process=False, num_gpu_blocks=400, dtype="float32")) as pipe:
         return answers(pipe)
 
 

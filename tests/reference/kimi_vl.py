@@ -26,7 +26,7 @@ def turn(x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     frequencies = 10000.0 ** (-torch.arange(0, dim, 4) / dim)
     angles = torch.stack((columns[:, None] * frequencies, rows[:, None] * frequencies), dim=-1).flatten(1)
     pairs = torch.view_as_complex(x.float().reshape(*x.shape[:2], -1, 2))
-    turned = pairs * torch.polar(torch.ones_like(angles), angles)[:, None]
+    turned = pairs * torch.polar(torch.ones_like(angles), angles).to(x.device)[:, None]
     return torch.view_as_real(turned).flatten(-2).to(x)
 
 

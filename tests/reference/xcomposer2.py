@@ -46,7 +46,7 @@ class _PLoRA(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         y = super().forward(x)
         if self.places.mask is not None:
-            y = y + self.places.mask[..., None] * self.scale * self.Plora_B(self.Plora_A(x))
+            y = y + self.places.mask[..., None].to(y) * self.scale * self.Plora_B(self.Plora_A(x))
         return y
 
 

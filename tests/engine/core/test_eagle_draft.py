@@ -338,7 +338,12 @@ def test_rounds_of_graphs_change_nothing(
         )
         model, head = tiny, write_head(tmp_path / "head", head_config, make_tensors(head_config))
     config = GenerationConfig(max_new_tokens=41, ignore_eos=True)
-    options: dict[str, Any] = {"device_type": "cuda", "dtype": "float32", "engine_process": False}
+    options: dict[str, Any] = {
+        "device_type": "cuda",
+        "dtype": "float32",
+        "engine_process": False,
+        "num_gpu_blocks": 400,
+    }
     prompts = [each for each in PROMPTS if isinstance(each, str) or model_type == "qwen2_5_vl"]
     monkeypatch.setattr(ModelSpeculation, "pause_tokens", 0)
     monkeypatch.setattr(_Proposals, "expected", property(lambda one: one.most))

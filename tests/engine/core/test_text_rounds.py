@@ -238,7 +238,7 @@ def test_rounds_of_graphs_change_nothing(
 ) -> None:
     """With the kernel and real graphs, for one sequence and several."""
     del always_proposes
-    options: dict[str, Any] = {"device_type": "cuda", "dtype": "float32"}
+    options: dict[str, Any] = {"device_type": "cuda", "dtype": "float32", "num_gpu_blocks": 400}
     model = tiny_checkpoint("qwen2_5_vl")
     found = []
     for speculative in (None, NGRAM):
