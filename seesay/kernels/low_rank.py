@@ -180,7 +180,9 @@ def _expand(
     return y
 
 
-@triton.jit(do_not_specialize=["part_stride", "ranks_stride", "num_parts"], do_not_specialize_on_alignment=["ranks_ptr"])
+@triton.jit(
+    do_not_specialize=["part_stride", "ranks_stride", "num_parts"], do_not_specialize_on_alignment=["ranks_ptr"]
+)
 def expand_kernel(
     made_ptr,
     b_ptr,
