@@ -52,7 +52,8 @@ class FormatParser:
     """Reads answers with a thought at their beginning, and calls.
 
     White space beside the markers of thoughts belongs to the format: it is neither content nor thought. So does white
-    space before a call, and behind the last one.
+    space before a call, and behind the last one; that before a call stays where text without white space follows the
+    call.
     """
 
     def __init__(

@@ -61,6 +61,7 @@ class CallSink:
         self._parts: list[AnswerPart] = []
         self._held: list[AnswerPart] = []
         self._space: list[str] = []
+        self._gap = ""
         self.num_calls = 0
         self._is_open = False
         self._is_held = False
@@ -82,7 +83,10 @@ class CallSink:
         self._add_text(text, ReasoningText)
 
     def drop_space(self) -> None:
-        """Forget white space that stands beside a marker."""
+        """Leave out white space that stands beside a marker. It is content only between two texts that nothing else
+        parts: those before and behind a call."""
+        if self.has_text and self._space:
+            self._gap = "".join(self._space)
         self._space.clear()
 
     def flush_space(self, kind: type[ContentText | ReasoningText]) -> None:
@@ -93,6 +97,9 @@ class CallSink:
     def _add_text(self, text: str, kind: type[ContentText | ReasoningText]) -> None:
         end = len(text.rstrip())
         if end:
+            if self._gap and not self._space and not text[0].isspace():
+                self._space.append(self._gap)
+            self._gap = ""
             self.has_text |= kind is ContentText
             self.flush_space(kind)
             self._parts.append(kind(text[:end]))
@@ -123,7 +130,7 @@ class CallSink:
         self._held.clear()
         self.num_calls += 1
         self._is_open = False
-        self._space.clear()
+        self.drop_space()
         self._arrived.forget_taken()
 
     def reject_call(self) -> None:
@@ -142,5 +149,5 @@ class CallSink:
     def _add(self, part: AnswerPart) -> None:
         is_streamed = self._streams_calls and not self._is_held
         if is_streamed:
-            self._space.clear()
+            self.drop_space()
         (self._parts if is_streamed else self._held).append(part)

@@ -124,11 +124,11 @@ class BareObjectCalls(ToolFormat):
         while True:
             yield from source.skip_space()
             yield from read_call_object(source, sink, is_bare=True, is_loose=is_loose)
-            yield from source.skip_space()
-            _ = (yield from source.try_read(";")) or (yield from source.try_read(","))
             sink.end_call()
-            yield from source.skip_space()
+            between = yield from _take_between(source)
             if not (yield from source.starts_with("{")):
+                if (yield from source.peek()):
+                    sink.add_content(between)
                 return
 
     def write(self, functions: Sequence[Function]) -> CallSyntax:
@@ -138,6 +138,18 @@ class BareObjectCalls(ToolFormat):
             separator="; ",
             free=regex_form(_OTHER_TEXT),
         )
+
+
+def _take_between(source: TextSource) -> Waiting[str]:
+    """Read what may stand between two calls and return it."""
+    pieces: list[str] = []
+    yield from source.skip_space(pieces.append)
+    for separator in (";", ","):
+        if (yield from source.try_read(separator)):
+            pieces.append(separator)
+            break
+    yield from source.skip_space(pieces.append)
+    return "".join(pieces)
 
 
 def write_call_object(function: Function, arguments_key: str) -> list[Piece]:

@@ -76,10 +76,10 @@ class TaggedCalls(ToolFormat):
             comma = ", "
             yield from source.skip_space()
             key = (yield from self._try_key(source)) if following is None else following
-        if key is None:
-            yield from self._read_ends(source)
+        behind = "" if key is not None else (yield from self._read_ends(source))
         sink.add_arguments("}")
         sink.end_call()
+        sink.add_content(behind)
 
     def _try_key(self, source: TextSource) -> Waiting[str | None]:
         if not (yield from source.try_read(self.key_begin)):
@@ -89,13 +89,16 @@ class TaggedCalls(ToolFormat):
             raise MalformedError
         return key
 
-    def _read_ends(self, source: TextSource) -> Waiting[None]:
+    def _read_ends(self, source: TextSource) -> Waiting[str]:
+        """Read the end of a call. Returns the white space behind it where the last tag was left out."""
         # Without an end of its own, a call that is cut behind an argument would look complete.
         if not self.last or not (yield from source.try_read(self.last)):
             yield from source.expect(self.end)
-            return
-        yield from source.skip_space()
-        yield from source.try_read_or_end(self.end)
+            return ""
+        space: list[str] = []
+        yield from source.skip_space(space.append)
+        has_end = yield from source.try_read_or_end(self.end)
+        return "" if has_end else "".join(space)
 
     def _read_value(self, source: TextSource, unread: Set[str]) -> Waiting[tuple[str, str | None]]:
         """Read a value, from the end of its key on. Returns it with what follows where its own end was left out: the

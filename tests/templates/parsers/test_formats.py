@@ -321,18 +321,32 @@ def test_calls_in_an_answer_that_is_no_call_are_text_where_there_are_calls_alone
     ("name", "text", "parts"),
     [
         ("llama3_json", 'I call {"name": "f", "parameters": {"a": 1}} now.',
-         [*content("I call"), *call(0, "f", '{"a": 1}'), *content("now.")]),
-        ("llama3_json", '{"name": "f", "parameters": {}} is a call', [*call(0, "f", "{}"), *content("is a call")]),
+         [*content("I call"), *call(0, "f", '{"a": 1}'), *content(" now.")]),
+        ("llama3_json", '{"name": "f", "parameters": {}} is a call', [*call(0, "f", "{}"), *content(" is a call")]),
         ("llama3_json", 'See:\n{"name": "f", "parameters": {}}; {"name": "f", "parameters": {"b": {}}}',
          [*content("See:"), *call(0, "f", "{}"), *call(1, "f", '{"b": {}}')]),
         ("qwen3_coder", "See: <function=f>\n</function> Done.",
-         [*content("See:"), *call(0, "f", "{}"), *content("Done.")]),
+         [*content("See:"), *call(0, "f", "{}"), *content(" Done.")]),
+        ("llama3_json", 'See:\n{"name": "f", "parameters": {}}, {"x": 1}',
+         [*content("See:"), *call(0, "f", "{}"), *content('\n, {"x": 1}')]),
+        ("llama3_json", '{"name": "f", "parameters": {}}; \n', call(0, "f", "{}")),
         ("qwen3_coder", "<tool_call>\n<function=f>\n</function>\n<tool_call>\n<function=f>\n</function>\n</tool_call>",
          [*call(0, "f", "{}"), *call(1, "f", "{}")]),
     ],
 )  # fmt: skip
 def test_calls_with_text_around(name: str, text: str, parts: list[AnswerPart], streams_calls: bool) -> None:
     assert read_cut(named(name), text, tools=TOOLS, streams_calls=streams_calls) == parts
+
+
+@pytest.mark.parametrize("streams_calls", [False, True])
+@pytest.mark.parametrize("name", [*(CALLS.keys() - {"pythonic"}), "without <tool_call>"])
+def test_white_space_parts_the_text_before_a_call_from_that_behind_it(name: str, streams_calls: bool) -> None:
+    call_text = CALLS.get(name, "<function=f>\n</function>")
+    format = named(name if name in CALLS else "qwen3_coder")
+    for before, behind in ((" ", " "), ("", "\n"), ("\n", ""), ("\n", " "), ("", "")):
+        text = f"See:{before}{call_text}{behind}Done."
+        parts = read_cut(format, text, tools=TOOLS, streams_calls=streams_calls)
+        assert text_of(parts) == f"See:{behind or before}Done."
 
 
 def test_a_call_that_cannot_be_read_does_not_hide_its_siblings() -> None:
