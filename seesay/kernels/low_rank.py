@@ -24,9 +24,9 @@ from seesay.kernels.token_kernels import multiply_gate
 MULTIPLE = 16
 """The least size of a tile of tensor cores: the largest rank is a multiple of it."""
 _MAX_RANK_TILE = 64
-_EXPAND_BYTES, _GATE_BYTES, _EXPAND_STAGES = 256, 128, 3
+_EXPAND_BYTES, _GATE_BYTES, _EXPAND_STAGES = 256, 128, {2: 3, 4: 1}
 """Bytes of each row that a program of the second kernel computes at once, fewer of many tiles' gates, and how many
-times as many are under way."""
+times as many are under way, by the bytes of an output."""
 _MIN_PART, _MAX_PARTS = 512, tl.constexpr(8)
 _FEW_TILES = 64
 """Most tiles for whose kernels it is worth starting before the kernel before has ended."""
@@ -344,7 +344,7 @@ def _add(
         RANKS=min(_MAX_RANK_TILE, power_of_2_from(products.max_rank)),
         ROWS=products.tile_rows,
         COLUMNS=columns,
-        STAGES=_EXPAND_STAGES,
+        STAGES=_EXPAND_STAGES[y.itemsize],
         GATE=gate,
         IS_ALIGNED=products.is_aligned,
         IS_DEPENDENT=is_dependent,
