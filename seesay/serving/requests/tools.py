@@ -24,7 +24,8 @@ MAX_SCHEMA_VALUES = 1 << 14
 MAX_SCHEMA_DEPTH = 48
 NAME_PATTERN = "^[a-zA-Z0-9_.-]{1,128}$"
 _NAME = re.compile(NAME_PATTERN.replace("$", r"\Z"))
-_NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}}
+_NAMING_NONE = frozenset({"type", "properties", "title", "description", "$schema"})
+"""Keywords of a schema that names no parameters, where `properties` is empty."""
 
 Mode = Literal["none", "auto", "required"]
 
@@ -105,7 +106,7 @@ def make_function(
         raise bad_request(f"{place}.strict must be true or false, got {show(strict)}", f"{place}.strict")
     where = f"{place}.{schema_key}"
     if parameters is None:
-        parameters = _NO_PARAMETERS
+        parameters = {}
     if not isinstance(parameters, Mapping):
         raise bad_request(f"{where} must be a JSON Schema, an object, got {show(parameters)}", where)
     if parameters.get("type", "object") != "object":
@@ -114,12 +115,20 @@ def make_function(
     return Function(
         name=name,
         description=description or "",
-        parameters=parameters if "type" in parameters else {"type": "object", **parameters},
+        parameters=_complete(parameters),
         strict=strict,
         place=place,
         schema_key=schema_key,
         takes_text=takes_text,
     )
+
+
+def _complete(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the schema with its type. One that names no parameters allows none: a schema of any object says so by
+    `additionalProperties`."""
+    named = {"type": "object", **parameters}
+    own = {key for key in named if (key, named[key]) not in (("additionalProperties", False), ("required", []))}
+    return {**named, "properties": named.get("properties", {})} if own <= _NAMING_NONE else named
 
 
 def read_arguments(text: str, where: str) -> str:

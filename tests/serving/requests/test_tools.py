@@ -19,8 +19,9 @@ from templates.tool_templates import HERMES
 
 from seesay.config import EngineConfig
 from seesay.engine.front.engine import AsyncEngine
+from seesay.grammars.schemas.json_program import write_json
 from seesay.serving.requests.left_out import HEADER as LEFT_OUT
-from seesay.serving.requests.tools import read_arguments
+from seesay.serving.requests.tools import make_function, read_arguments
 
 CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
 SCHEMA = {
@@ -271,6 +272,32 @@ def test_a_call_that_is_cut_off(live: LiveServer) -> None:
     response = {"input": "Is it there?", "tools": [{"type": "function", **FUNCTION}], "tool_choice": "required"}
     output = post(live, RESPONSES, {**response, "temperature": 0, "max_output_tokens": 40})
     assert output["status"] == "incomplete" and output["output"][-1]["status"] == "incomplete"
+
+
+@pytest.mark.parametrize(
+    ("parameters", "names_none"),
+    [
+        (None, True), ({}, True), ({"type": "object"}, True), ({"type": "object", "properties": {}}, True),
+        ({"$schema": "http://json-schema.org/draft-07/schema#", "title": "F", "description": "None.",
+          "type": "object", "required": [], "additionalProperties": False}, True),
+        ({"type": "object", "additionalProperties": True}, False), ({"additionalProperties": {}}, False),
+        ({"type": "object", "required": ["a"]}, False), ({"type": "object", "patternProperties": {"a": {}}}, False),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_function_without_parameters_takes_an_empty_object(parameters: Any, names_none: bool) -> None:
+    schema = make_function("f", None, parameters, None, place="tools[0]").parameters
+    assert schema["type"] == "object" and ("properties" in schema) == names_none
+    assert not names_none or '"additionalProperties":false' in write_json(json.dumps(schema))[0]
+
+
+@pytest.mark.parametrize("parameters", [{}, {"type": "object"}], ids=str)
+def test_a_forced_call_without_parameters(live: LiveServer, parameters: dict[str, Any]) -> None:
+    tool = {"type": "function", "function": {**FUNCTION, "parameters": parameters}}
+    hi = [{"role": "user", "content": 'Call look with {"side": "left", "far": true}'}]
+    body = {"messages": hi, "tools": [tool], "tool_choice": NAMED, "temperature": 1, "seed": 1, "max_tokens": 99}
+    for choice in post(live, CHAT, {**body, "n": 4})["choices"]:
+        assert choice["message"]["tool_calls"][0]["function"]["arguments"] == "{}"
 
 
 def test_allowed_tools(live: LiveServer) -> None:
