@@ -184,6 +184,24 @@ def test_items_of_stored_responses_are_named_by_their_ids(server: LiveServer) ->
     assert ask(reference, authorization="Bearer other").status_code == 400
 
 
+def test_the_tokens_of_what_a_request_continues_are_counted_without_input(server: LiveServer) -> None:
+    first = server.post(PATH, {"input": "the game", "max_output_tokens": 4, "temperature": 0}).json()
+    begun = server.post("/v1/conversations", {"items": [{"role": "user", "content": "the game"}]}).json()
+    empty = server.post("/v1/conversations", {}).json()
+
+    def count(status: int = 200, **fields: Any) -> Any:
+        answer = server.post(f"{PATH}/input_tokens", fields)
+        assert answer.status_code == status, answer.text
+        return answer.json()["input_tokens"] if status == 200 else answer.json()["error"]["param"]
+
+    continued = count(previous_response_id=first["id"])
+    assert first["usage"]["input_tokens"] < continued < count(previous_response_id=first["id"], input="and?")
+    assert count(previous_response_id=first["id"], input=None, instructions="Be short.") > continued
+    assert count(conversation=begun["id"]) == count(input="the game")
+    assert count(400) == count(400, conversation=empty["id"]) == count(400, input=None) == "input"
+    assert server.post(PATH, {"previous_response_id": first["id"]}).json()["error"]["param"] == "input"
+
+
 def make_stored(size: int) -> StoredResponse:
     media = MediaPart(modality=Modality.IMAGE, source="x" * size)
     return StoredResponse(body={}, messages=(Message(role="user", parts=(media, TextPart(text="a"))),))

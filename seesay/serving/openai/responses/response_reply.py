@@ -13,6 +13,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
+from seesay.config import MediaLimits
 from seesay.serving.errors import ApiError, bad_request
 from seesay.serving.http.bodies import make_api_router, off_loop
 from seesay.serving.http.streaming import EventStream, describe_events, make_event
@@ -23,7 +24,12 @@ from seesay.serving.openai.responses.conversations import extend_conversation
 from seesay.serving.openai.responses.item_references import make_item_id, resolve_references
 from seesay.serving.openai.responses.response_items import read_input
 from seesay.serving.openai.responses.response_output import OutputWriter, Status, make_no_event
-from seesay.serving.openai.responses.responses_protocol import InputTokens, ResponseObject, ResponseRequest
+from seesay.serving.openai.responses.responses_protocol import (
+    InputTokens,
+    InputTokensRequest,
+    ResponseObject,
+    ResponseRequest,
+)
 from seesay.serving.openai.responses.stored_responses import find_stored
 from seesay.serving.openai.tool_fields import read_response_tools
 from seesay.serving.openai.wire import make_details, make_id, wants_timings
@@ -77,7 +83,7 @@ def make_router(state: ServerState) -> APIRouter:
         return JSONResponse(await reply.complete(answers[0]))
 
     @router.post("/v1/responses/input_tokens", response_model=InputTokens)
-    async def count_input_tokens(body: ResponseRequest, http: Request) -> Response:
+    async def count_input_tokens(body: InputTokensRequest, http: Request) -> Response:
         """Count the tokens in the prompt of a request, pictures included. No answer is generated."""
         reply = await _read(state, http, body)
         count = await count_tokens(state, reply.request, reply.reading.names)
@@ -108,6 +114,13 @@ async def _find_earlier(state: ServerState, http: Request, body: ResponseRequest
     return stored.messages
 
 
+def _read_asked(body: ResponseRequest, earlier: tuple[Message, ...], limits: MediaLimits) -> tuple[Message, ...]:
+    """Return the messages that a request adds to the `earlier` ones: none where it only counts these."""
+    if isinstance(body, InputTokensRequest) and body.input is None and earlier:
+        return ()
+    return read_input(body.input, earlier, limits)
+
+
 class ResponseEvents:
     """Renders the events of one response, which are numbered."""
 
@@ -135,7 +148,7 @@ class ResponseReply:
         self._body = body
         self._stores = body.store is not False and state.settings.max_stored_responses > 0
         options = body.media_options(state.engine.family)
-        asked = read_input(body.input, earlier, state.settings.media)
+        asked = _read_asked(body, earlier, state.settings.media)
         self._asked = options.fill_messages(asked)
         self._messages = (*earlier, *self._asked)
         self._tools = read_response_tools(body.tools, body.tool_choice, body.parallel_tool_calls)

@@ -147,6 +147,22 @@ def _check_include(names: Iterable[str]) -> None:
             raise bad_request(f"include: only {LOGPROBS!r} is supported, got {name[:60]!r}", "include")
 
 
+class InputTokensRequest(ResponseRequest):
+    """`POST /v1/responses/input_tokens`: a request for a response, which may also ask nothing more than what it
+    continues."""
+
+    input: SkipValidation[str | Annotated[list[AnyInput], Field(min_length=1)] | None] = Field(  # type: ignore[assignment]
+        None, description="a text, or the turns of a conversation; may be left out beside what it continues"
+    )
+
+    @model_validator(mode="after")
+    def _check_input(self) -> Self:
+        if self.input is None and self.previous_response_id is None and self.conversation is None:
+            why = "the field input is missing: give it, or previous_response_id or conversation"
+            raise bad_request(why, "input", code="missing_required_parameter")
+        return self
+
+
 class OutputText(AnswerModel):
     type: Literal["output_text"] = "output_text"
     text: str
