@@ -53,6 +53,14 @@ def test_a_chat_has_the_answers_of_transformers(server: LiveServer, tiny_checkpo
     assert found["usage"]["prompt_tokens"] == inputs["input_ids"].shape[1]
 
 
+def test_a_chat_keeps_as_many_texts_as_best_of_says(server: LiveServer) -> None:
+    path = "/v1/chat/completions"
+    expected = [choice["token_ids"] for choice in ask(server, path, **CHAT, ignore_eos=True)["choices"]]
+    found = ask(server, path, **CHAT, ignore_eos=True, n=2, best_of=3)
+    assert [choice["token_ids"] for choice in found["choices"]] == expected[:2]
+    assert found["usage"]["completion_tokens"] == 18
+
+
 def test_completions_have_a_search_for_each_prompt(server: LiveServer, engine: AsyncEngine) -> None:
     prompts = ["the game", "in a frame"]
     found = ask(server, "/v1/completions", prompt=prompts, ignore_eos=True, length_penalty=-2.0)
@@ -79,6 +87,8 @@ def test_pictures_are_searched_for_too(server: LiveServer) -> None:
         ({"use_beam_search": False, "length_penalty": 2.0}, "length_penalty"),
         ({"length_penalty": 11}, "length_penalty"),
         ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"), ({"n": 129}, "n"),
+        ({"best_of": 2}, "best_of"), ({"best_of": 129}, "best_of"),
+        ({"use_beam_search": False, "best_of": 3}, "best_of"),
     ],
     ids=str,
 )  # fmt: skip

@@ -82,8 +82,9 @@ class ChatReply:
         """Read the body. Raises `ApiError` if it cannot be answered. Nothing is computed yet."""
         state.check_model(body.model)
         state.check_chat_template(body.chat_template)
-        self._num_choices = body.n or 1
-        state.check_num_choices(1, self._num_choices)
+        self._num_returned = body.n or 1
+        self._num_choices, field = body.num_choices
+        state.check_num_choices(1, self._num_choices, field)
         tools = read_chat_tools(body.tools, body.tool_choice, body.parallel_tool_calls)
         self.reading = AnswerReading.choose(
             state.engine,
@@ -115,7 +116,8 @@ class ChatReply:
             streams=bool(body.stream),
         )
         if len(media_of(request)) * self._num_choices > state.settings.media.max_items:
-            raise bad_request(f"n={self._num_choices} is too large for a conversation with so many media", "n")
+            why = f"{field}={self._num_choices} is too large for a conversation with so many media"
+            raise bad_request(why, field)
         request = state.fit_model(request, self.reading.names, http)
         self.requests = choices_of(request, self._num_choices)
         self._state = state
@@ -148,6 +150,8 @@ class ChatReply:
         choices = []
         for index, answer in enumerate(answers):
             tally.add(index, answer.last)
+            if index >= self._num_returned:  # of beams, the best come first
+                continue
             found = ReadAnswer.read(self.reading, answer.text, is_thinking=answer.last.is_thinking)
             choices.append(
                 {

@@ -209,6 +209,7 @@ class ChatCompletionRequest(BeamFields, ChatFields, SamplingFields):
         *SamplingFields.rules,
         *BeamFields.beam_rules,
         needs("top_logprobs", "logprobs"),
+        needs("best_of", "use_beam_search"),
         HAS_CHOICE,
     )
     sources: ClassVar[Mapping[str, tuple[str, ...]]] = {"logprobs": ("top_logprobs", "logprobs")}
@@ -223,6 +224,9 @@ class ChatCompletionRequest(BeamFields, ChatFields, SamplingFields):
     top_logprobs: int | None = Field(None, ge=0, le=20)
     prompt_logprobs: int | None = Field(
         None, ge=0, le=20, description="extension: number of alternatives per token of the prompt"
+    )
+    best_of: int | None = Field(
+        None, ge=1, description="extension, with use_beam_search: texts that are kept, of which the n best are returned"
     )
     return_boxes: bool | None = Field(
         None,
@@ -243,7 +247,18 @@ class ChatCompletionRequest(BeamFields, ChatFields, SamplingFields):
 
     @classmethod
     def drop_extra(cls, body: dict[str, Any]) -> Sequence[str]:
-        return drop_server_tools(body, TOOL_TYPES)
+        lone = ["best_of"] if "best_of" in body and not body.get("use_beam_search") else []
+        for name in lone:
+            del body[name]
+        return [*lone, *drop_server_tools(body, TOOL_TYPES)]
+
+    @model_validator(mode="after")
+    def _check_best_of(self) -> Self:
+        if self.best_of is not None:
+            if not self.use_beam_search:
+                raise requires("best_of", "use_beam_search", self.use_beam_search)
+            _check_best_of(self.best_of, self.n or 1, streams=False)
+        return self
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
@@ -262,6 +277,11 @@ class ChatCompletionRequest(BeamFields, ChatFields, SamplingFields):
     @property
     def max_new_tokens(self) -> int | None:
         return self.max_completion_tokens or self.max_tokens
+
+    @property
+    def num_choices(self) -> tuple[int, str]:
+        """How many answers are computed, and the field that says so."""
+        return (self.n or 1, "n") if self.best_of is None else (self.best_of, "best_of")
 
     @property
     def template_options(self) -> dict[str, Any]:

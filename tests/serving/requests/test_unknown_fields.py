@@ -27,11 +27,11 @@ CASES: dict[str, tuple[dict[str, Any], list[str]]] = {
             "messages": [
                 {"role": "user", "content": [PICTURE, {"type": "text", "text": "hi", "lang": "en"}], "mood": "good"},
             ],
-            "max_tokens": 1, "guided_odd": ["a"], "stream": True,
+            "max_tokens": 1, "guided_odd": ["a"], "stream": True, "best_of": 3,
             "stream_options": {"include_usage": True, "odd": 1},
         },
         ["messages[0].content[0].image_url.zoom", "messages[0].content[0].cache_control",
-         "messages[0].content[1].lang", "messages[0].mood", "guided_odd", "stream_options.odd"],
+         "messages[0].content[1].lang", "messages[0].mood", "guided_odd", "best_of", "stream_options.odd"],
     ),
     "/v1/completions": ({"prompt": "hi", "max_tokens": 1, "odd": None}, ["odd"]),
     "/v1/responses": (
