@@ -102,7 +102,23 @@ class AnswerReading:
         )
         if self.tools.custom_names:
             parser = CustomCalls(parser, self.tools.custom_names)
+        if self.tools.mode == "required" and self.grammar is not None:
+            parser = _NoText(parser)
         return parser if self.tools.is_parallel else _OneCall(parser)
+
+
+class _NoText:
+    """A parser of answers that a grammar holds to calls: what is read as text is a call that was cut off before its
+    name ended, and is left out."""
+
+    def __init__(self, parser: AnswerParser) -> None:
+        self._parser = parser
+
+    def feed(self, text: str) -> list[AnswerPart]:
+        return [part for part in self._parser.feed(text) if not isinstance(part, ContentText)]
+
+    def finish(self) -> list[AnswerPart]:
+        return [part for part in self._parser.finish() if not isinstance(part, ContentText)]
 
 
 class _OneCall:

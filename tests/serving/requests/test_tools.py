@@ -274,6 +274,33 @@ def test_a_call_that_is_cut_off(live: LiveServer) -> None:
     assert output["status"] == "incomplete" and output["output"][-1]["status"] == "incomplete"
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("limit", [1, 3])
+def test_a_forced_call_that_is_cut_before_its_name_ends_has_no_text(live: LiveServer, limit: int, stream: bool) -> None:
+    tool = {**FUNCTION, "name": "look_at_every_side_there_is"}
+    body = {"messages": HI, "tools": [{"type": "function", "function": tool}], "tool_choice": "required",
+            "max_tokens": limit, "stream": stream}  # fmt: skip
+    answer = live.post(CHAT, body)
+    if stream:
+        choices = [choice for event in read_events(answer.text) for choice in event["choices"]]
+        assert not any(choice["delta"].get("content") or choice["delta"].get("tool_calls") for choice in choices)
+    else:
+        choices = answer.json()["choices"]
+        assert choices[0]["message"]["content"] == "" and "tool_calls" not in choices[0]["message"]
+    assert choices[-1]["finish_reason"] == "length"
+    body = {"input": "hi", "tools": [{"type": "function", **tool}], "tool_choice": "required", "stream": stream,
+            "max_output_tokens": limit}  # fmt: skip
+    answer = live.post(RESPONSES, body)
+    last = read_events(answer.text)[-1]["response"] if stream else answer.json()
+    [message] = last["output"]
+    assert last["status"] == "incomplete" and message["content"][0]["text"] == "" and "<tool" not in answer.text
+    claude = {"name": tool["name"], "input_schema": SCHEMA}
+    body = {"messages": HI, "tools": [claude], "tool_choice": {"type": "any"}, "max_tokens": limit, "stream": stream}
+    answer = live.post(MESSAGES, body)
+    assert "<tool" not in answer.text and '"max_tokens"' in answer.text
+    assert stream or answer.json()["content"] == []
+
+
 @pytest.mark.parametrize(
     ("parameters", "names_none"),
     [
