@@ -151,6 +151,24 @@ def test_tool_results_may_hold_pictures(client: anthropic.Anthropic) -> None:
         assert counts[0] > counts[1]
 
 
+def test_redacted_thoughts_are_left_out(server: LiveServer) -> None:
+    redacted = {"type": "redacted_thinking", "data": "EmwKAhgBEgy3va3pzix/LafPsn4a"}
+    said: list[Any] = [{"role": "assistant", "content": [text("yes")]}, *HI]
+
+    def count(content: list[Any], *more: Any) -> Any:
+        turns = [*HI, {"role": "assistant", "content": content}, *more]
+        answer = server.post(f"{PATH}/count_tokens", {"messages": turns})
+        return answer.json().get("input_tokens") or answer.json()["error"]["message"]
+
+    assert count([redacted, text("yes")], *HI) == count([text("yes")], *HI) > count([redacted], *HI)
+    assert count([redacted], *said) == count([text("yes")], *HI)
+    answer = server.post(PATH, {**BODY, "messages": [*HI, {"role": "assistant", "content": [redacted, text("y")]}]})
+    assert answer.status_code == 200 and "x-seesay-ignored" not in answer.headers
+    assert "[1].content[0].data must be a string, got None" in count([{"type": "redacted_thinking"}], *HI)
+    alone = server.post(PATH, {**BODY, "messages": [{"role": "assistant", "content": [redacted]}]})
+    assert alone.status_code == 400 and "messages must have more than redacted thoughts" in alone.text
+
+
 def test_tools_that_answer_their_calls(client: anthropic.Anthropic) -> None:
     """Several at once, over turns of one role that follow each other, and again later under the same id."""
     messages: list[Any] = tools(

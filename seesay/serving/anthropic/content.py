@@ -20,6 +20,8 @@ Part = TextPart | MediaPart
 
 _IMAGE_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
 _UNSUPPORTED = ("search_result", "redacted_thinking", "server_tool_use", "file")
+_THOUGHTS = {"thinking": ("thinking", "signature"), "redacted_thinking": ("data",)}
+"""The blocks of thoughts, and their fields."""
 
 
 def read_conversation(system: object, messages: object, limits: MediaLimits) -> tuple[Message, ...]:
@@ -32,6 +34,8 @@ def read_conversation(system: object, messages: object, limits: MediaLimits) -> 
         for turn in _read_message(message, f"messages[{index}]", limits, is_last=index == len(messages) - 1)
     ]
     check_tools(messages)
+    if not turns:
+        raise bad_request("messages must have more than redacted thoughts", "messages")
     return (*_read_system(system), *_merge(turns))
 
 
@@ -113,24 +117,26 @@ def _read_assistant(content: list[Any], where: str) -> list[Message]:
             parts.append(_read_text(block, path))
         elif kind == "tool_use":
             calls.append(_read_tool_use(block, path))
-        elif kind == "thinking":
-            thoughts.append(_read_thinking(block, path))
+        elif kind in _THOUGHTS:
+            thoughts += _read_thought(block, path)
         else:
-            raise bad_request(
-                f"{path}: an assistant turn takes text, thinking and tool_use blocks, got {kind}", f"{path}.type"
-            )
+            why = f"{path}: an assistant turn takes text, thinking, redacted_thinking and tool_use blocks, got {kind}"
+            raise bad_request(why, f"{path}.type")
     extra: dict[str, Any] = {"tool_calls": calls} if calls else {}
     if thoughts:
         extra["reasoning_content"] = "\n".join(thoughts)
-    return [Message(role="assistant", parts=tuple(parts), extra=extra)]
+    is_turn = parts or extra or not content  # not so if all of its thoughts are redacted
+    return [Message(role="assistant", parts=tuple(parts), extra=extra)] if is_turn else []
 
 
-def _read_thinking(block: Mapping[str, object], where: str) -> str:
-    refuse_unknown_fields(block, ("type", "thinking", "signature"), where, takes_null=True)
-    for name in ("thinking", "signature"):
+def _read_thought(block: Mapping[str, object], where: str) -> list[str]:
+    """Return the text of a thought: none where it is redacted, so that nobody but its own server can read it."""
+    names = _THOUGHTS[str(block["type"])]
+    refuse_unknown_fields(block, ("type", *names), where, takes_null=True)
+    for name in names:
         if not isinstance(block.get(name), str):
             raise bad_request(f"{where}.{name} must be a string, got {show(block.get(name))}", f"{where}.{name}")
-    return str(block["thinking"])
+    return [str(block["thinking"])] if "thinking" in names else []
 
 
 def _read_tool_use(block: Mapping[str, object], where: str) -> dict[str, Any]:

@@ -101,6 +101,13 @@ class ThinkingBlock(StrictModel):
     signature: str
 
 
+class RedactedThinkingBlock(StrictModel):
+    """A thought of an earlier answer that only its own server can read: it is left out of the prompt."""
+
+    type: Literal["redacted_thinking"]
+    data: str
+
+
 class ToolResultBlock(StrictModel):
     """The result of a tool call in the preceding assistant turn: texts, pictures and documents. is_error: the model
     reads "Error: " before the text."""
@@ -113,7 +120,9 @@ class ToolResultBlock(StrictModel):
 
 
 UserBlock = Annotated[TextBlock | ImageBlock | DocumentBlock | ToolResultBlock, Field(discriminator="type")]
-AssistantBlock = Annotated[TextBlock | ThinkingBlock | ToolUseBlock, Field(discriminator="type")]
+AssistantBlock = Annotated[
+    TextBlock | ThinkingBlock | RedactedThinkingBlock | ToolUseBlock, Field(discriminator="type")
+]
 
 
 class UserMessage(StrictModel):
