@@ -2,8 +2,9 @@
 limits, so that one that is too large or too slow, or crashes the compiler, costs that fork alone.
 
 Its first message is the vocabulary; then each is (number, kind, source, whether it is open), answered by (number, error
-or '', program, what it does not hold, whether it takes long). While it compiles it says (-1, '', '', [], False) once a
-second. It ends with the process that reads its answers.
+or '', program, what it does not hold, whether it takes long), or (number) of one that is withdrawn, which is not
+answered. While it compiles it says (-1, '', '', [], False) once a second. It ends with the process that reads its
+answers.
 
 Grammars that take long have forks of their own, so that those of others never wait for them: what has taken
 `BUDGET_S` while these are all in use is given up, and begins again when one of them is free.
@@ -109,15 +110,27 @@ class _Trials:
     def __init__(self, table: TokenTable) -> None:
         self.running: dict[int, _Trial] = {}
         self._table = table
+        self._asked: deque[_Question] = deque()
         self._put_back: deque[_Question] = deque()
         self._leaving: list[int] = []
 
-    def begin(self, asked: queue.SimpleQueue[_Question]) -> None:
+    def take(self, message: _Question | tuple[int]) -> None:
+        """Note what is asked, or end what is withdrawn."""
+        if len(message) > 1:
+            self._asked.append(message)
+            return
+        for questions in (self._asked, self._put_back):
+            for question in [each for each in questions if each[0] == message[0]]:
+                questions.remove(question)
+        for trial in [each for each in self.running.values() if each.question[0] == message[0]]:
+            self._end(trial)
+
+    def begin(self) -> None:
         """Start what was asked, and what was put back, where there is a fork for it."""
         while self._put_back and self._num_slow < MAX_SLOW:
             self._add(_start(self._table, *self._put_back.popleft(), is_slow=True))
-        while len(self.running) - self._num_slow < MAX_QUICK and not asked.empty():
-            self._add(_start(self._table, *asked.get()))
+        while self._asked and len(self.running) - self._num_slow < MAX_QUICK:
+            self._add(_start(self._table, *self._asked.popleft()))
 
     @property
     def _num_slow(self) -> int:
@@ -156,10 +169,14 @@ class _Trials:
             trial.is_slow = True
             trial.yield_processors()
         elif not trial.data:
-            del self.running[trial.pipe]
             self._put_back.append(trial.question)
-            trial.kill()
-            self._leaving.append(trial.pid)
+            self._end(trial)
+
+    def _end(self, trial: _Trial) -> None:
+        """End a trial that is not over."""
+        del self.running[trial.pipe]
+        trial.kill()
+        self._leaving.append(trial.pid)
 
     def kill(self) -> None:
         """End all forks, from any thread."""
@@ -177,14 +194,14 @@ def main() -> None:
     gc.freeze()  # what the forks share, theirs need not visit
     gc.enable()
     write_frame(sink, (0, *_NOTHING))
-    asked: queue.SimpleQueue[_Question] = queue.SimpleQueue()
+    received: queue.SimpleQueue[_Question | tuple[int]] = queue.SimpleQueue()
     wake_read, wake_write = os.pipe()
     trials = _Trials(table)
 
     def listen() -> None:
         try:
             while True:
-                asked.put(read_frame(source))
+                received.put(tuple(read_frame(source)))
                 os.write(wake_write, b"x")
         except EOFError:
             trials.kill()
@@ -193,7 +210,9 @@ def main() -> None:
     threading.Thread(target=listen, daemon=True).start()
     beat_at_s = 0.0
     while True:
-        trials.begin(asked)
+        while not received.empty():
+            trials.take(received.get())
+        trials.begin()
         ready, _, _ = select.select([wake_read, *trials.running], [], [], _find_limit_s(trials.running.values()))
         if trials.running and time.monotonic() >= beat_at_s:
             beat_at_s = time.monotonic() + BEAT_S

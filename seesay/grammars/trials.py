@@ -1,7 +1,7 @@
 """Tries grammars before requests are admitted: whether they can be honoured and compiled within limits.
 
 Each is compiled once, by a process with limits (`trial_child.py`) that starts with the first grammar; what came out is
-remembered. Thread-safe.
+remembered. A trial that nobody waits for any more is ended, and nothing is remembered of it. Thread-safe.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ import subprocess
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future, InvalidStateError
 from contextlib import suppress
+from functools import partial
 from typing import IO, TYPE_CHECKING
 
 from seesay.config.grammar import Grammar
 from seesay.errors import ErrorCode, MissingExtraError, RequestError
+from seesay.system.cancellation import Cancellation, make_aborted_error
 from seesay.system.liveness import HELPER_LIMIT_S, STOPPED_LIMIT_S, Silence, is_stopped
 
 if TYPE_CHECKING:
@@ -61,48 +63,67 @@ class GrammarTrials:
         self._shared = shared
         self._lock = threading.Lock()
         self._start_lock = threading.Lock()
-        self._known: OrderedDict[bytes, Future[Grammar]] = OrderedDict()
+        self._known: OrderedDict[bytes, _Trial] = OrderedDict()
         self._num_bytes = 0
         self._child: _Child | None = None
         self._is_closed = False
 
-    def check(self, grammar: Grammar) -> Grammar:
-        """Return the program that `grammar` is compiled from. Waits for its trial. Raises `RequestError` that says what
-        is wrong with it, or `MissingExtraError`."""
+    def check(self, grammar: Grammar, cancellation: Cancellation | None = None) -> Grammar:
+        """Return the program that `grammar` is compiled from. Waits for its trial, unless `cancellation` says that the
+        caller has left. Raises `RequestError` that says what is wrong with it, or `MissingExtraError`."""
         if importlib.util.find_spec("llguidance") is None:
             raise MissingExtraError("response_format", package="llguidance", extra="grammar")
+        if cancellation is not None:
+            cancellation.check()
         key = _key_of(grammar)
         with self._lock:
-            future = self._known.get(key)
-            is_first = future is None
-            if future is None:
-                future = self._known[key] = Future()
+            trial = self._known.get(key)
+            is_new = trial is None or not trial.try_join()
+            if trial is None or is_new:
+                self._num_bytes -= 0 if trial is None else trial.num_bytes
+                trial = self._known[key] = _Trial()
             self._known.move_to_end(key)
-        if not is_first:
-            return future.result()
+        program, leave = trial.wait(cancellation)
         try:
-            program = self._try(key, grammar)
+            if is_new:
+                self._run(key, grammar, trial)
+            return program.result()
+        finally:
+            leave()
+
+    def join(self, grammar: Grammar, cancellation: Cancellation | None = None) -> Future[Grammar] | None:
+        """Return what the program of a grammar that was tried before, or is being tried, is or will be set in, unless
+        `cancellation` says that the caller has left; None for another grammar."""
+        with self._lock:
+            trial = self._known.get(_key_of(grammar))
+            if trial is None or not trial.try_join():
+                return None
+        return trial.wait(cancellation)[0]
+
+    def is_known(self, grammar: Grammar) -> bool:
+        """Whether a grammar was tried before."""
+        with self._lock:
+            trial = self._known.get(_key_of(grammar))
+        return trial is not None and trial.program.done()
+
+    def _run(self, key: bytes, grammar: Grammar, trial: _Trial) -> None:
+        try:
+            program = self._try(key, grammar, trial.waiting)
         except BaseException as error:
             is_final = isinstance(error, RequestError) and error.code is ErrorCode.INVALID_REQUEST
-            self._remember(key, future, 0, is_kept=is_final)
-            future.set_exception(error)
-            raise
-        self._remember(key, future, len(program.source), is_kept=True)
-        future.set_result(program)
-        return program
+            self._remember(key, trial, 0, is_kept=is_final)
+            trial.program.set_exception(error)
+        else:
+            self._remember(key, trial, len(program.source), is_kept=True)
+            trial.program.set_result(program)
 
-    def find(self, grammar: Grammar) -> Future[Grammar] | None:
-        """Return what the program of a grammar that was tried before, or is being tried, is or will be set in."""
-        with self._lock:
-            return self._known.get(_key_of(grammar))
-
-    def _try(self, key: bytes, grammar: Grammar) -> Grammar:
+    def _try(self, key: bytes, grammar: Grammar, waiting: Cancellation) -> Grammar:
         verdict = None if self._shared is None else self._shared.find(key)
         if verdict is None:
             try:
-                verdict = self._find_child().ask(grammar)
+                verdict = self._find_child().ask(grammar, waiting)
             except _HungError:
-                verdict = self._find_child().ask(grammar)
+                verdict = self._find_child().ask(grammar, waiting)
             if self._shared is not None:
                 self._shared.keep(key, verdict)
         error, source, left_out, is_slow = verdict
@@ -111,19 +132,18 @@ class GrammarTrials:
             raise RequestError(ErrorCode.INVALID_REQUEST, error, named[0] if named else "response_format")
         return Grammar(kind="lark", source=source, left_out=tuple(left_out), is_slow=is_slow)
 
-    def _remember(self, key: bytes, future: Future[Grammar], num_bytes: int, *, is_kept: bool) -> None:
+    def _remember(self, key: bytes, trial: _Trial, num_bytes: int, *, is_kept: bool) -> None:
         with self._lock:
-            if not is_kept:
-                if self._known.get(key) is future:
-                    del self._known[key]
+            if self._known.get(key) is not trial:  # nobody waited, and then another began
                 return
-            self._num_bytes += num_bytes + _ENTRY_BYTES
+            if not is_kept:
+                del self._known[key]
+                return
+            trial.num_bytes = num_bytes + _ENTRY_BYTES
+            self._num_bytes += trial.num_bytes
             while self._num_bytes > MAX_KEPT_BYTES:
-                oldest = next((k for k, known in self._known.items() if known.done()), None)
-                if oldest is None:
-                    return
-                known = self._known.pop(oldest)
-                self._num_bytes -= _ENTRY_BYTES + (0 if known.exception() else len(known.result().source))
+                oldest = next(known_key for known_key, known in self._known.items() if known.num_bytes)
+                self._num_bytes -= self._known.pop(oldest).num_bytes
 
     def _find_child(self) -> _Child:
         with self._start_lock:
@@ -139,6 +159,43 @@ class GrammarTrials:
         child = self._child
         if child is not None:
             child.end()
+
+
+class _Trial:
+    """A grammar that is tried, or was: who waits for its program. num_bytes: those that are remembered of it."""
+
+    def __init__(self) -> None:
+        self.program: Future[Grammar] = Future()
+        self.waiting = Cancellation()
+        self.num_bytes = 0
+
+    def try_join(self) -> bool:
+        """One more waits for the program. Returns False where the trial is being ended, as nobody did."""
+        return self.program.done() or self.waiting.try_join()
+
+    def wait(self, cancellation: Cancellation | None) -> tuple[Future[Grammar], Callable[[], None]]:
+        """Return the program for one of those who wait, and how this one leaves, if not by `cancellation`."""
+        own: Future[Grammar] = Future()
+
+        def leave() -> None:
+            with suppress(InvalidStateError):  # it is there already
+                own.set_exception(make_aborted_error())
+                self.waiting.leave()
+
+        self.program.add_done_callback(partial(_copy, own))
+        if cancellation is not None:
+            take_back = cancellation.on_leave(leave)
+            own.add_done_callback(lambda _: take_back())
+        return own, leave
+
+
+def _copy(own: Future[Grammar], done: Future[Grammar]) -> None:
+    with suppress(InvalidStateError):  # it has left
+        error = done.exception()
+        if error is None:
+            own.set_result(done.result())
+        else:
+            own.set_exception(error)
 
 
 class _Child:
@@ -179,8 +236,9 @@ class _Child:
             assert self._process.stdin is not None
             write_frame(self._process.stdin, list(tokens))
 
-    def ask(self, grammar: Grammar) -> _Answer:
-        """Return what is wrong with a grammar, or '', its program, what that does not hold, whether it takes long."""
+    def ask(self, grammar: Grammar, waiting: Cancellation) -> _Answer:
+        """Return what is wrong with a grammar, or '', its program, what that does not hold, whether it takes long.
+        Raises `RequestError` once nobody waits."""
         from seesay.grammars.frames import write_frame
 
         future: Future[_Answer] = Future()
@@ -197,7 +255,23 @@ class _Child:
             except OSError:
                 self._waiting.pop(number, None)
                 raise (_HungError() if self._has_hung else _make_lost_error()) from None
-        return future.result()
+        try:
+            with waiting.calling(future.cancel):
+                return future.result()
+        except CancelledError:
+            self._withdraw(number)
+            raise make_aborted_error() from None
+
+    def _withdraw(self, number: int) -> None:
+        """Let the process end a trial that it was asked for."""
+        from seesay.grammars.frames import write_frame
+
+        with self._lock:
+            if number in self._waiting:
+                assert self._process.stdin is not None
+                with suppress(OSError, ValueError):  # it has ended
+                    write_frame(self._process.stdin, (number,))
+                self._waiting.pop(number, None)
 
     def _listen(self) -> None:
         from seesay.grammars.frames import read_frame
@@ -210,7 +284,7 @@ class _Child:
                 self._silence.hear()
                 self._silence.limit_s = self._hang_limit_s
                 future = self._waiting.pop(number, None)  # without the lock, which a write to a full pipe keeps
-                if future is not None:
+                if future is not None and future.set_running_or_notify_cancel():
                     future.set_result((answer[0], answer[1], answer[2], answer[3]))
         self.has_ended = True  # the caller retries with the next process
         self._process.kill()
@@ -222,7 +296,8 @@ class _Child:
                 self._process.stdin.close()
             lost, self._waiting = self._waiting, {}
         for future in lost.values():
-            future.set_exception(_HungError() if self._has_hung else _make_lost_error())
+            if future.set_running_or_notify_cancel():
+                future.set_exception(_HungError() if self._has_hung else _make_lost_error())
 
     def _wait_for_answer(self, answers: IO[bytes]) -> bool:
         """Wait for the next answer, or the end of the process. Returns False for a process that hangs."""

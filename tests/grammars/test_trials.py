@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import queue
 import resource
 import signal
 import subprocess
@@ -31,6 +30,7 @@ from seesay.grammars.masks import CompiledGrammars, MaskRow, MaskThreads
 from seesay.grammars.program import make_program
 from seesay.grammars.trial_child import CPU_S
 from seesay.grammars.trials import GrammarTrials
+from seesay.system.cancellation import Cancellation
 from seesay.system.fair_threads import FairThreads
 from seesay.system.liveness import HELPER_LIMIT_S
 from seesay.system.python import python_command
@@ -277,9 +277,9 @@ def test_each_grammar_is_tried_once_and_what_is_remembered_is_bounded(monkeypatc
     child = trials._find_child()
     ask = child.ask
 
-    def note(grammar: Grammar) -> Any:
+    def note(grammar: Grammar, waiting: Cancellation) -> Any:
         asked.append(grammar.source)
-        return ask(grammar)
+        return ask(grammar, waiting)
 
     monkeypatch.setattr(child, "ask", note)
     same = Grammar(kind="regex", source="a+")
@@ -440,15 +440,14 @@ def test_what_takes_long_until_its_limit_is_over_and_does_not_begin_again(monkey
     monkeypatch.setattr(trial_child, "_try", work)
     monkeypatch.setattr(trial_child, "MAX_SLOW", 0)
     monkeypatch.setattr(trial_child, "WALL_S", 0.0)
-    asked = queue.SimpleQueue[tuple[int, str, str, bool]]()
-    asked.put((7, "regex", "a", False))
     trials = trial_child._Trials(TokenTable(TOKENS))
-    trials.begin(asked)
+    trials.take((7, "regex", "a", False))
+    trials.begin()
     [trial] = trials.running.values()
     wait_until(lambda: trial.find_cpu_s() >= trial_child.BUDGET_S)
     [(number, answer)] = trials.advance(())
     assert number == 7 and trial_child.TOO_SLOW in answer[0] and not trials.running
-    trials.begin(asked)
+    trials.begin()
     assert not trials.running
 
 

@@ -8,6 +8,7 @@ from typing import cast
 
 from seesay.config.grammar import Grammar
 from seesay.grammars.trials import GrammarTrials
+from seesay.system.cancellation import Cancellation
 
 
 @dataclass
@@ -16,11 +17,14 @@ class ScriptedTrials:
 
     known: dict[Grammar, Future[Grammar]] = field(default_factory=dict)
 
-    def find(self, grammar: Grammar) -> Future[Grammar] | None:
+    def join(self, grammar: Grammar, cancellation: Cancellation) -> Future[Grammar] | None:
         assert isinstance(grammar, Grammar)
         return self.known.get(grammar)
 
-    def check(self, grammar: Grammar) -> Grammar:
+    def is_known(self, grammar: Grammar) -> bool:
+        return grammar in self.known and self.known[grammar].done()
+
+    def check(self, grammar: Grammar, cancellation: Cancellation | None) -> Grammar:
         future = self.known.setdefault(grammar, Future())
         if not future.done():
             future.set_result(replace(grammar, kind="lark"))

@@ -20,6 +20,7 @@ from seesay.llm.plans.sampling_params import SamplingParams
 from seesay.processors.text.detokenize import IncrementalDetokenizer
 from seesay.processors.text.spelling import spells_text
 from seesay.processors.text.tokenizer import Tokenizer
+from seesay.system.cancellation import Cancellation
 from seesay.values import GenerationRequest
 
 
@@ -47,8 +48,9 @@ class AnswerOptionsReader:
         """The tokens that end an answer to `request`, unless it ignores them. Raises `RequestError`."""
         return self.read(request).params.ending_token_ids
 
-    def read(self, request: GenerationRequest) -> AnswerOptions:
-        """Return the answer options of a request. Raises `RequestError`."""
+    def read(self, request: GenerationRequest, cancellation: Cancellation | None = None) -> AnswerOptions:
+        """Return the answer options of a request. `cancellation` says when its caller has left. Raises
+        `RequestError`."""
         config = request.gen_config
         check_single(config)
         if not self._writes_text and request.pooling is None:
@@ -79,9 +81,12 @@ class AnswerOptionsReader:
             spaces_between_special_tokens=config.spaces_between_special_tokens,
         )
         max_thinking_tokens = self._texts.thoughts.choose(request).max_tokens
-        return AnswerOptions(params, detokenizer, self._find_program(request, params), max_thinking_tokens)
+        program = self._find_program(request, params, cancellation)
+        return AnswerOptions(params, detokenizer, program, max_thinking_tokens)
 
-    def _find_program(self, request: GenerationRequest, params: SamplingParams) -> Grammar | None:
+    def _find_program(
+        self, request: GenerationRequest, params: SamplingParams, cancellation: Cancellation | None
+    ) -> Grammar | None:
         """Return the program of the request's grammar, if it has one."""
         grammar = _grammar_of(request)
         if grammar is None:
@@ -94,26 +99,24 @@ class AnswerOptionsReader:
             )
         if self._grammars is None:
             raise RequestError(ErrorCode.INVALID_REQUEST, "response_format is not supported here", "response_format")
-        return self._grammars.check(grammar)
+        return self._grammars.check(grammar, cancellation)
 
-    def try_grammar(self, request: GenerationRequest) -> Grammar | None:
-        """Compile the grammar of a request within limits, and return its program, if it has one. Raises `RequestError`
-        for a grammar that is refused."""
+    def try_grammar(self, request: GenerationRequest, cancellation: Cancellation) -> Grammar | None:
+        """Compile the grammar of a request within limits, and return its program, if it has one. `cancellation` says
+        when its caller has left. Raises `RequestError` then, and for a grammar that is refused."""
         grammar = _grammar_of(request)
-        return None if grammar is None or self._grammars is None else self._grammars.check(grammar)
+        return None if grammar is None or self._grammars is None else self._grammars.check(grammar, cancellation)
 
-    def find_trial(self, request: GenerationRequest) -> Future[Grammar] | None:
-        """Return what the program of a request's grammar is or will be set in, if it has been tried or is being."""
+    def join_trial(self, request: GenerationRequest, cancellation: Cancellation) -> Future[Grammar] | None:
+        """Return what the program of a request's grammar is or will be set in, if it has been tried or is being, unless
+        `cancellation` says before that the caller has left."""
         grammar = request.gen_config.grammar
-        return None if grammar is None or self._grammars is None else self._grammars.find(grammar)
+        return None if grammar is None or self._grammars is None else self._grammars.join(grammar, cancellation)
 
     def is_tried(self, request: GenerationRequest) -> bool:
         """Whether a request has no grammar that is still to be tried."""
         grammar = _grammar_of(request)
-        if grammar is None or self._grammars is None:
-            return True
-        found = self._grammars.find(grammar)
-        return found is not None and found.done()
+        return grammar is None or self._grammars is None or self._grammars.is_known(grammar)
 
     def _make_params(
         self, request: GenerationRequest, *, stop_ids: list[int], template_ids: list[int]

@@ -64,6 +64,7 @@ from seesay.engine.watchdog import Fault
 from seesay.errors import ErrorCode, RequestError, SeesayError
 from seesay.grammars.trials import GrammarTrials
 from seesay.processors.text.tokenizer import Tokenizer
+from seesay.system.cancellation import Cancellation
 from seesay.system.python import python_command
 from seesay.templates import ChatTemplate, as_template, choose_template
 from seesay.templates.parsers.choose import AnswerFormat
@@ -269,12 +270,12 @@ class AsyncEngine:
         self._preparation.begin(ids, requests, on_output, received_at, prompts)
         return ids
 
-    def try_grammar(self, request: GenerationRequest) -> Future[Grammar | None]:
+    def try_grammar(self, request: GenerationRequest, cancellation: Cancellation) -> Future[Grammar | None]:
         """Compile the grammar of a request within limits, in its owner's turn, before the request is submitted. The
-        future has its program, None without one, and raises `RequestError` for one that is refused; it is never to be
-        cancelled. The call raises it when the engine is closed."""
+        future has its program, None without one, and raises `RequestError` for one that is refused. `cancellation` ends
+        the trial, not the future, unless others wait. The call raises `RequestError` when the engine is closed."""
         self._check_process()
-        return self._preparation.try_grammar(request)
+        return self._preparation.try_grammar(request, cancellation)
 
     def tokenize(self, request: GenerationRequest) -> Future[npt.NDArray[np.int64]]:
         """Token ids int64 [T] of the prompt that `request` stands for, media included; nothing is computed with them.

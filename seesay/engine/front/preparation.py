@@ -20,7 +20,7 @@ from seesay.engine.front.preparer import PreparedRequest, RequestPreparer
 from seesay.engine.front.request_facts import has_media, has_media_at_hand
 from seesay.engine.front.shared_prompts import SharedPrompts, group_by_prompt
 from seesay.errors import ErrorCode, RequestError
-from seesay.processors.media.allowance import Cancellation
+from seesay.system.cancellation import Cancellation
 from seesay.system.fair_threads import FairThreads
 from seesay.values import GenerationRequest, OutputDelta
 
@@ -152,13 +152,13 @@ class Preparation:
         _report(waiting.on_output, OutputDelta(request_id=request_id, finish_reason="abort"))
         return True
 
-    def try_grammar(self, request: GenerationRequest) -> Future[Grammar | None]:
+    def try_grammar(self, request: GenerationRequest, cancellation: Cancellation) -> Future[Grammar | None]:
         """See `AsyncEngine.try_grammar`."""
         answers = self._preparer.answers
         with self.open.opened():
-            found = answers.find_trial(request)
+            found = answers.join_trial(request, cancellation)
             return cast("Future[Grammar | None] | None", found) or self._grammar_threads.submit(
-                request.owner, answers.try_grammar, request
+                request.owner, answers.try_grammar, request, cancellation
             )
 
     def tokenize(self, request: GenerationRequest) -> Future[npt.NDArray[np.int64]]:
@@ -193,7 +193,7 @@ class Preparation:
         """Try the grammars of requests, and then prepare them."""
         for request in group.requests.values():
             with contextlib.suppress(Exception):  # is raised when the request is prepared
-                self._preparer.answers.try_grammar(request)
+                self._preparer.answers.try_grammar(request, group.cancellation)
         first = group.first
         try:
             self._threads[has_media(first)].submit(first.owner, self._prepare_and_submit, group)

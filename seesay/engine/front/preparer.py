@@ -28,7 +28,7 @@ from seesay.errors import ErrorCode, RequestError
 from seesay.grammars.thought import ThoughtTracker
 from seesay.grammars.trials import GrammarTrials
 from seesay.llm.plans.sampling_params import SamplingParams
-from seesay.processors.media.allowance import Cancellation
+from seesay.system.cancellation import Cancellation
 from seesay.values import (
     EngineStats,
     GenerationRequest,
@@ -115,7 +115,7 @@ class RequestPreparer:
         what makes text of its tokens, or what is wrong with it. `received_at` is a `time.perf_counter()` reading.
         `cancellation` ends it when the caller has left."""
         found: dict[int, PreparedRequest | RequestError] = {}
-        options = self._read_options(asked, found)
+        options = self._read_options(asked, found, cancellation)
         if not options:
             return found
         first = asked[next(iter(options))]
@@ -142,14 +142,17 @@ class RequestPreparer:
         return found
 
     def _read_options(
-        self, asked: Mapping[int, GenerationRequest], found: dict[int, PreparedRequest | RequestError]
+        self,
+        asked: Mapping[int, GenerationRequest],
+        found: dict[int, PreparedRequest | RequestError],
+        cancellation: Cancellation | None,
     ) -> dict[int, AnswerOptions]:
         """Return how requests are to be answered. Adds what is wrong with one to `found`."""
         options: dict[int, AnswerOptions] = {}
         for request_id, request in asked.items():
             try:
                 check_limits(request, session_len=self._session_len, vocab_size=self._vocab_size)
-                options[request_id] = self.answers.read(request)
+                options[request_id] = self.answers.read(request, cancellation)
             except KeyboardInterrupt:
                 raise
             except BaseException as error:

@@ -15,7 +15,7 @@ from seesay.engine.front.text_frontend import TextFrontend
 from seesay.engine.opened_model import OpenedModel
 from seesay.errors import ErrorCode, RequestError
 from seesay.llm.scheduling.scheduler_config import check_prompt_length
-from seesay.processors.media.allowance import Cancellation
+from seesay.system.cancellation import Cancellation
 from seesay.templates.requested import RequestedTemplates
 from seesay.values import GenerationRequest, Message, MultimodalInput, RenderedPrompt
 from seesay.vl.family import Wording

@@ -1,54 +1,14 @@
-"""The bytes, pixels and seconds that the media of one request may still cost, and whether somebody waits for them."""
+"""The bytes, pixels and seconds that the media of one request may still cost."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 from seesay.config import MediaLimits
 from seesay.errors import ErrorCode, RequestError
+from seesay.system.cancellation import Cancellation
 from seesay.values import MediaSize
-
-
-class Cancellation:
-    """Cancels work whose caller has left. Thread-safe."""
-
-    def __init__(self, num_waiting: int = 1) -> None:
-        """`num_waiting`: requests that wait for the work."""
-        self._lock = threading.Lock()
-        self._num_waiting = num_waiting
-        self._calls: dict[object, Callable[[], None]] = {}
-
-    def leave(self) -> None:
-        """One of those who wait has gone."""
-        with self._lock:
-            self._num_waiting -= 1
-            calls = list(self._calls.values()) if self._num_waiting <= 0 else []
-        for call in calls:
-            call()
-
-    def check(self) -> None:
-        """Raise `RequestError` if the caller has left."""
-        if self._num_waiting <= 0:
-            raise RequestError(ErrorCode.ABORTED, "the request was aborted while its media were prepared")
-
-    @contextmanager
-    def calling(self, call: Callable[[], None]) -> Iterator[None]:
-        """Inside the block, `call` is called once the caller has left: at once, or from another thread. It must be
-        quick and must not raise."""
-        key = object()
-        with self._lock:
-            self._calls[key] = call
-            is_over = self._num_waiting <= 0
-        try:
-            if is_over:
-                call()
-            yield
-        finally:
-            with self._lock:
-                del self._calls[key]
 
 
 class Allowance:

@@ -94,6 +94,8 @@ class ContextMiddleware:
             response = make_error_response(scope, error, self._envelopes)
             await response(scope, receive, send_with_id)
         finally:
+            if (waiting := scope["state"].get("grammar_wait")) is not None:
+                waiting.leave()
             elapsed_s = time.perf_counter() - started_at
             self._metrics.observe_http(_endpoint_of(scope), status, elapsed_s)
             self._metrics.observe_ignored(_endpoint_of(scope), len(scope["state"].get("ignored_fields", ())))

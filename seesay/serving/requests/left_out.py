@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from seesay.errors import ErrorCode, RequestError
 from seesay.serving.requests.submission import unless_gone
+from seesay.system.cancellation import Cancellation
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -33,11 +34,12 @@ async def try_grammar(
     timeout_s: float,
 ) -> None:
     """Wait until the grammar of a request has been tried, for `timeout_s` at most, and note what it and `of_tools`
-    leave out, for the answer's header. Raises `ApiError` 400, in the client's names, for a grammar that is refused, and
-    `ClientGoneError`."""
+    leave out, for the answer's header. A trial that takes longer goes on until the end of the HTTP request. Raises
+    `ApiError` 400, in the client's names, for a grammar that is refused, and `ClientGoneError`."""
     left_out = of_tools
     if request.gen_config.response_format is not None:
-        trial = asyncio.wrap_future(engine.try_grammar(request))  # others may wait for it too: it is never cancelled
+        http.scope["state"]["grammar_wait"] = waiting = Cancellation()
+        trial = asyncio.wrap_future(engine.try_grammar(request, waiting))
         trial.add_done_callback(lambda done: done.exception())  # is retrieved, also when nobody waits any more
         await unless_gone(http.receive, asyncio.wait([trial], timeout=timeout_s))
         error = trial.exception() if trial.done() else None

@@ -13,11 +13,12 @@ from dataclasses import replace
 from functools import partial
 
 from seesay.config import MediaLimits, VisionConfig
-from seesay.processors.media.allowance import Allowance, Cancellation
+from seesay.processors.media.allowance import Allowance
 from seesay.processors.media.audio import open_audio
 from seesay.processors.media.open import OpenedMedia, open_media
 from seesay.processors.media.video.frame_sampling import fill_sampling_options
 from seesay.processors.media.video.video_frame import VideoFrame
+from seesay.system.cancellation import Cancellation
 from seesay.system.fair_threads import FairThreads
 from seesay.system.hashing import digest
 from seesay.system.thread_pool import ThreadPool

@@ -17,12 +17,14 @@ from seesay.config import GenerationConfig
 from seesay.engine.front.answer_options import AnswerOptions, AnswerOptionsReader
 from seesay.engine.front.text_frontend import TextFrontend
 from seesay.errors import ErrorCode, RequestError
+from seesay.system.cancellation import Cancellation
 from seesay.templates import JinjaTemplate
 from seesay.values import GenerationRequest, Message, TextPart
 
 SPECIAL = TOKENIZER.special_token_ids
 IM_END, END_OF_TEXT, START = (SPECIAL[f"<|{name}|>"] for name in ("im_end", "endoftext", "im_start"))
 REGEX = {"type": "regex_schema", "regex_schema": "(yes|no)"}
+WAITING = Cancellation()
 TALK = (Message(role="user", parts=(TextPart(text="hi"),)),)
 
 
@@ -204,10 +206,10 @@ def test_thoughts_have_the_length_of_the_request() -> None:
 def test_the_program_of_a_grammar_is_tried_once() -> None:
     trials, request = ScriptedTrials(), ask(response_format=REGEX)
     reader = make_reader(trials)
-    assert reader.find_trial(request) is None and not reader.is_tried(request)
-    program = reader.try_grammar(request)
+    assert reader.join_trial(request, WAITING) is None and not reader.is_tried(request)
+    program = reader.try_grammar(request, WAITING)
     assert program is not None and program.kind == "lark"
-    found = reader.find_trial(request)
+    found = reader.join_trial(request, WAITING)
     assert found is not None and found.result() is program and reader.is_tried(request)
     assert reader.read(request).grammar is program
 
@@ -217,14 +219,14 @@ def test_a_grammar_that_is_being_tried_is_not_tried() -> None:
     reader = make_reader(trials)
     assert request.gen_config.grammar is not None
     trials.known[request.gen_config.grammar] = Future()
-    assert reader.find_trial(request) is not None and not reader.is_tried(request)
+    assert reader.join_trial(request, WAITING) is not None and not reader.is_tried(request)
 
 
 @pytest.mark.parametrize("options", [{}, {"response_format": {"type": "text"}}])
 def test_without_a_grammar_nothing_is_tried(options: dict[str, Any]) -> None:
     for trials in (ScriptedTrials(), None):
         reader, request = make_reader(trials), ask(**options)
-        assert reader.find_trial(request) is None and reader.try_grammar(request) is None
+        assert reader.join_trial(request, WAITING) is None and reader.try_grammar(request, WAITING) is None
         assert reader.is_tried(request), "it waits for no trial of another request"
         assert reader.read(request).grammar is None
 
@@ -234,12 +236,16 @@ def test_a_prompt_alone_follows_no_grammar(of_request: dict[str, Any]) -> None:
     trials = ScriptedTrials()
     reader, request = make_reader(trials), ask(response_format=REGEX, of_request=of_request)
     assert reader.is_tried(request)
-    assert reader.try_grammar(request) is None and reader.read(request).grammar is None and not trials.known
+    assert reader.try_grammar(request, WAITING) is None and reader.read(request).grammar is None and not trials.known
 
 
 def test_grammars_need_somebody_who_tries_them() -> None:
     reader, request = make_reader(None), ask(response_format=REGEX)
-    assert reader.find_trial(request) is None and reader.try_grammar(request) is None and reader.is_tried(request)
+    assert (
+        reader.join_trial(request, WAITING) is None
+        and reader.try_grammar(request, WAITING) is None
+        and reader.is_tried(request)
+    )
     error = find_error(request)
     assert error.param == "response_format" and "not supported here" in str(error)
 

@@ -19,7 +19,7 @@ from seesay.engine.front.media_room import MediaRoom
 from seesay.engine.front.preparation import Preparation
 from seesay.engine.front.shared_prompts import SharedPrompts
 from seesay.errors import ErrorCode, RequestError
-from seesay.processors.media.allowance import Cancellation
+from seesay.system.cancellation import Cancellation
 from seesay.values import GenerationRequest, MediaPart, Modality, OutputDelta
 
 TEXT = GenerationRequest(prompt="hi", gen_config=GenerationConfig())
@@ -81,10 +81,10 @@ class ScriptedPreparer:
     def is_tried(self, request: GenerationRequest) -> bool:
         return request not in self.untried
 
-    def find_trial(self, request: GenerationRequest) -> Future[Any] | None:
+    def join_trial(self, request: GenerationRequest, cancellation: Cancellation) -> Future[Any] | None:
         return self.trial
 
-    def try_grammar(self, request: GenerationRequest) -> str:
+    def try_grammar(self, request: GenerationRequest, cancellation: Cancellation) -> str:
         self._go_on()
         self.tried.append(request)
         if self.fails is not None:
@@ -249,14 +249,14 @@ def test_where_no_thread_can_be_started_that_of_the_grammar_prepares(parts: Part
 
 
 def test_grammars_are_tried_before_their_request(parts: Parts) -> None:
-    future = parts.preparation.try_grammar(TEXT)
+    future = parts.preparation.try_grammar(TEXT, Cancellation())
     assert str(future.result(60)) == "program" and parts.preparer.threads == ["seesay-try-grammar"]
     known = parts.preparer.trial = Future()
-    assert parts.preparation.try_grammar(TEXT) is known and len(parts.preparer.tried) == 1
+    assert parts.preparation.try_grammar(TEXT, Cancellation()) is known and len(parts.preparer.tried) == 1
     parts.preparer.trial = None
     parts.hold()
     for number in range(5):
-        parts.preparation.try_grammar(replace(TEXT, owner="a", cache_salt=f"{number}"))
+        parts.preparation.try_grammar(replace(TEXT, owner="a", cache_salt=f"{number}"), Cancellation())
     settle(lambda: len(parts.preparer.threads) == 1 + 3)
 
 
@@ -350,7 +350,7 @@ def test_a_closed_engine_takes_no_requests(parts: Parts) -> None:
     assert parts.open.try_close() and not parts.open.try_close()
     for call in (
         parts.open.check, lambda: parts.begin(TEXT), lambda: parts.preparation.tokenize(TEXT),
-        lambda: parts.preparation.try_grammar(TEXT),
+        lambda: parts.preparation.try_grammar(TEXT, Cancellation()),
     ):  # fmt: skip
         with pytest.raises(RequestError, match="the engine is closed") as caught:
             call()

@@ -17,8 +17,8 @@ from seesay.config import GenerationConfig, MediaLimits, VisionConfig
 from seesay.engine.front.prompt_builder import PromptBuilder
 from seesay.engine.front.text_frontend import TextFrontend
 from seesay.errors import ErrorCode, RequestError
-from seesay.processors.media.allowance import Cancellation
 from seesay.processors.media.video.video_file import VideoFile
+from seesay.system.cancellation import Cancellation
 from seesay.values import GenerationRequest, MediaPart, Message, Modality, RenderedPrompt, TextPart
 from seesay.vl.constants import IMAGE_TOKEN, VIDEO_TOKEN
 from seesay.vl.families.qwen2_5_vl import Qwen2_5VL

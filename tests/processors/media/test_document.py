@@ -12,9 +12,10 @@ from PIL import Image, ImageChops
 
 from seesay import MediaLimits, load_document
 from seesay.errors import ErrorCode, RequestError
-from seesay.processors.media.allowance import Allowance, Cancellation
+from seesay.processors.media.allowance import Allowance
 from seesay.processors.media.document import open_document
 from seesay.processors.media.document_process import DOCUMENT_PROCESS, DocumentProcess
+from seesay.system.cancellation import Cancellation
 from seesay.values import DocumentOptions
 from seesay.values.documents import parse_pages
 

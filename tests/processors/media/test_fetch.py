@@ -12,9 +12,10 @@ import pytest
 from seesay.config import MediaLimits
 from seesay.errors import ConfigError, ErrorCode, RequestError
 from seesay.processors.media import fetch as fetch_module
-from seesay.processors.media.allowance import Allowance, Cancellation
+from seesay.processors.media.allowance import Allowance
 from seesay.processors.media.fetch import INTERNET, Network, is_allowed, is_global
 from seesay.processors.media.load import load_image
+from seesay.system.cancellation import Cancellation
 
 if TYPE_CHECKING:
     from processors.conftest import Frames, Site
