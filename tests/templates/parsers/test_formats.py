@@ -339,7 +339,7 @@ def test_calls_with_text_around(name: str, text: str, parts: list[AnswerPart], s
 
 
 @pytest.mark.parametrize("streams_calls", [False, True])
-@pytest.mark.parametrize("name", [*(CALLS.keys() - {"pythonic"}), "without <tool_call>"])
+@pytest.mark.parametrize("name", [*sorted(CALLS.keys() - {"pythonic"}), "without <tool_call>"])
 def test_white_space_parts_the_text_before_a_call_from_that_behind_it(name: str, streams_calls: bool) -> None:
     call_text = CALLS.get(name, "<function=f>\n</function>")
     format = named(name if name in CALLS else "qwen3_coder")
