@@ -56,6 +56,7 @@ def test_closed_connections_end_trials(engine: AsyncEngine, tmp_path: Path, is_s
                 assert connection.recv(4096).startswith(b"HTTP/1.1 200")
                 # Of a stream that has begun, its end alone would be noticed at the next comment.
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        wait_until(lambda: live.uvicorn.num_connections == 5 and bool(engine._preparation._grammar_threads._calls))
         queued.close()
         wait_until(lambda: live.uvicorn.num_connections == 4)
         for connection in running:

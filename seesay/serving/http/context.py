@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from seesay.processors.media.library_messages import request_id as media_request_id
 from seesay.serving.errors import ApiError, Envelopes
 from seesay.serving.requests.left_out import HEADER as LEFT_OUT_HEADER
-from seesay.serving.requests.left_out import show_left_out
+from seesay.serving.requests.left_out import end_wait, show_left_out
 from seesay.serving.requests.submission import ClientGoneError
 from seesay.serving.requests.unknown_fields import HEADER as IGNORED_HEADER
 from seesay.serving.requests.unknown_fields import list_names
@@ -94,8 +94,7 @@ class ContextMiddleware:
             response = make_error_response(scope, error, self._envelopes)
             await response(scope, receive, send_with_id)
         finally:
-            if (waiting := scope["state"].get("grammar_wait")) is not None:
-                waiting.leave()
+            end_wait(scope)
             elapsed_s = time.perf_counter() - started_at
             self._metrics.observe_http(_endpoint_of(scope), status, elapsed_s)
             self._metrics.observe_ignored(_endpoint_of(scope), len(scope["state"].get("ignored_fields", ())))

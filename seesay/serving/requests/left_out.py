@@ -12,6 +12,7 @@ from seesay.system.cancellation import Cancellation
 
 if TYPE_CHECKING:
     from starlette.requests import Request
+    from starlette.types import Scope
 
     from seesay.engine.front.engine import AsyncEngine
     from seesay.serving.requests.field_names import FieldNames
@@ -49,6 +50,13 @@ async def try_grammar(
         left_out = (*left_out, *(program.left_out if program is not None else ()))
     if left_out:
         http.scope["state"]["schema_left_out"] = left_out
+
+
+def end_wait(scope: Scope) -> None:
+    """Wait no longer for the trial of the grammar of an HTTP request."""
+    waiting: Cancellation | None = scope["state"].get("grammar_wait")
+    if waiting is not None:
+        waiting.leave()
 
 
 def show_left_out(left_out: tuple[str, ...]) -> str:
