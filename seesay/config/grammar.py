@@ -32,9 +32,11 @@ class Grammar:
 
 
 HELD = "x-held"
-"""A keyword of a schema in a structural tag, `[place, strict, whether it is of all arguments]`: its place in the
+"""A keyword of a schema in a structural tag, `[place, strict, whether it is of all arguments, need]`: its place in the
 request, for errors (None: it is that of the answer), and how it is held: exactly (True), exactly where a grammar can
-and else as far as one can (None), or as far as one can with objects open (False)."""
+and else as far as one can (None), or as far as one can with objects open (False). need: of `HELD_NEEDS`."""
+HELD_NEEDS = NEEDED, OPTIONAL, LEFT_OUT = "needed", "optional", "left out"
+"""A schema that is optional is left out where the compiler refuses it, such as one that allows no value."""
 MAX_SOURCE_CHARS = 1 << 18
 """Most characters of a schema, a regular expression, a list of choices or a grammar."""
 MAX_CHOICES = 4096

@@ -27,7 +27,7 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -36,7 +36,7 @@ from seesay.errors import RequestError
 from seesay.grammars.compile import TokenTable, compile_program, find_fault
 from seesay.grammars.frames import read_frame, write_frame
 from seesay.grammars.program import make_program
-from seesay.grammars.schemas.faults import name_place
+from seesay.grammars.schemas.faults import leave_out_refused, name_place
 
 _Question = tuple[int, str, str, bool]
 _Answer = tuple[str, str, list[str], bool]
@@ -251,8 +251,8 @@ def _try(table: TokenTable, grammar: Grammar, pipe: int) -> NoReturn:
         resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY_BYTES, used + MEMORY_BYTES))
         resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        program = make_program(grammar)
-        error = find_fault(table, compile_program(table, program.source))
+        program, matcher = _compile(table, grammar)
+        error = find_fault(table, matcher)
     except MemoryError:
         error = TOO_LARGE
     except RequestError as refused:
@@ -271,6 +271,18 @@ def _try(table: TokenTable, grammar: Grammar, pipe: int) -> NoReturn:
     with os.fdopen(pipe, "wb") as stream:
         stream.write(data[:_MAX_ANSWER_BYTES])
     os._exit(0)
+
+
+def _compile(table: TokenTable, grammar: Grammar) -> tuple[Grammar, Any]:
+    """Return (the program of a grammar, without the optional schemas that the compiler refuses, its matcher)."""
+    program = make_program(grammar)
+    try:
+        return program, compile_program(table, program.source)
+    except ValueError:
+        if (rest := leave_out_refused(table, grammar)) is None:
+            raise
+    program = make_program(rest)
+    return program, compile_program(table, program.source)
 
 
 def _name_place(table: TokenTable, grammar: Grammar, error: str) -> str:

@@ -6,12 +6,13 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
-from seesay.config.grammar import HELD, Grammar
+from seesay.config.grammar import HELD, OPTIONAL, Grammar
 from seesay.errors import RequestError
 from seesay.grammars.compile import UNSATISFIABLE, TokenTable, compile_program
-from seesay.grammars.schemas.holding import write_held
+from seesay.grammars.schemas.holding import find_need, leave_out, write_held
 from seesay.grammars.schemas.json_program import write_json
 from seesay.grammars.schemas.schema_fields import SchemaObject, refuse
 
@@ -35,7 +36,8 @@ def name_place(table: TokenTable, grammar: Grammar, error: str) -> str:
         roots = [("", json.loads(grammar.source))]
         search = _Search(table, lambda part: write_json(json.dumps(part), is_open=is_open, is_lenient=is_open))
     elif grammar.kind == "structural_tag":
-        roots = list(_list_schemas(json.loads(grammar.source)))
+        named = _list_schemas(json.loads(grammar.source))
+        roots = [(name, root) for name, root in named if find_need(root) != OPTIONAL]
         search = _Search(table, write_held)
     else:
         return error
@@ -46,6 +48,21 @@ def name_place(table: TokenTable, grammar: Grammar, error: str) -> str:
             message = refuse(place, _tell(why)).message
             return message.replace("response_format", f"response_format.{name}", 1) if name else message
     return error
+
+
+def leave_out_refused(table: TokenTable, grammar: Grammar) -> Grammar | None:
+    """Return a structural tag without those of its optional schemas that the compiler refuses; None where there are
+    none."""
+    if grammar.kind != "structural_tag":
+        return None
+    tag = json.loads(grammar.source)
+    search = _Search(table, write_held)
+    refused = [
+        schema for _, schema in _list_schemas(tag) if find_need(schema) == OPTIONAL and search.is_refused(schema)
+    ]
+    for schema in refused:
+        leave_out(schema)
+    return replace(grammar, source=json.dumps(tag)) if refused else None
 
 
 def _is_of_one(part: Any) -> bool:
@@ -75,6 +92,9 @@ class _Search:
     def __init__(self, table: TokenTable, write: Write) -> None:
         self._table, self._write = table, write
         self._until_s = time.process_time() + _BUDGET_S
+
+    def is_refused(self, root: Any) -> bool:
+        return bool(self._compile(root))
 
     def find(self, root: Any) -> tuple[str, str] | None:
         """Return (the innermost place that is refused as the whole schema is, why); None where the whole is not."""

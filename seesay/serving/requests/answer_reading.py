@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from seesay.config.grammar import HELD, read_grammar
+from seesay.config.grammar import HELD, NEEDED, OPTIONAL, read_grammar
 from seesay.errors import ConfigError
 from seesay.grammars.schemas.holding import ANSWER, ROOT_KEYWORDS
 from seesay.install_command import install_command
@@ -215,12 +215,17 @@ def _hold_function(function: Function, *, is_forced: bool) -> dict[str, Any]:
         what = "strict" if function.strict else "a forced call"
         why = f"{where}.{root} is not supported with {what}: the root of the schema must itself be an object with"
         raise bad_request(f"{why} properties", f"{where}.{root}")
-    held["function"]["parameters"] = _hold(function.parameters, where, strict=strict, is_whole=True)
+    held["function"]["parameters"] = _hold(
+        function.parameters, where, strict=strict, is_whole=True, is_optional=not (is_forced or strict)
+    )
     return held
 
 
-def _hold(schema: Any, place: str | None, *, strict: bool | None, is_whole: bool = False) -> Any:
-    return {**schema, HELD: [place, strict, is_whole]} if isinstance(schema, Mapping) else schema
+def _hold(
+    schema: Any, place: str | None, *, strict: bool | None, is_whole: bool = False, is_optional: bool = False
+) -> Any:
+    need = OPTIONAL if is_optional else NEEDED
+    return {**schema, HELD: [place, strict, is_whole, need]} if isinstance(schema, Mapping) else schema
 
 
 # --- what was read ---------------------------------------------------------------------------------------------------

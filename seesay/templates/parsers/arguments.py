@@ -107,8 +107,8 @@ def as_part(schema: object, root: Mapping[str, object], step: str = "") -> Any:
         return schema
     found = {key: root[key] for key in _DEFINITIONS if key in root and key not in schema}
     match root.get(HELD):
-        case [str(place), strict, _]:
-            found[HELD] = [f"{place}.{step}" if step else place, strict, False]
+        case [str(place), strict, _, need]:
+            found[HELD] = [f"{place}.{step}" if step else place, strict, False, need]
     return {**schema, **found}
 
 

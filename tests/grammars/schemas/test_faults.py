@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from seesay.config.grammar import HELD, Grammar
+from seesay.config.grammar import HELD, NEEDED, OPTIONAL, Grammar
 from seesay.grammars.compile import TokenTable, compile_program
 from seesay.grammars.program import make_program
-from seesay.grammars.schemas.faults import name_place
+from seesay.grammars.schemas.faults import leave_out_refused, name_place
+from seesay.templates.parsers.arguments import as_part
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +73,7 @@ def test_a_schema_that_needs_no_such_value_is_not_named(table: TokenTable) -> No
 
 def test_a_fault_of_a_function_names_it(table: TokenTable) -> None:
     schemas = [
-        {HELD: [f"tools[{i}].function.parameters", True, False], **_inside(one)}
+        {HELD: [f"tools[{i}].function.parameters", True, False, NEEDED], **_inside(one)}
         for i, one in enumerate([True, {"pattern": "["}])
     ]
     tags = [
@@ -82,6 +83,27 @@ def test_a_fault_of_a_function_names_it(table: TokenTable) -> None:
     told = _tell(table, {"format": {"type": "or", "elements": tags}}, "structural_tag")
     where = "schema at $.properties.rows.items.properties.n: [ is no regular expression"
     assert told.startswith(f"response_format.tools[1].function.parameters: {where}")
+
+
+def test_optional_schemas_that_are_refused_are_left_out(table: TokenTable) -> None:
+    """Those of single arguments, too, as some formats of calls have them."""
+    never = {"type": "integer", "minimum": 5, "maximum": 3}
+    whole = {HELD: ["tools[0].function.parameters", None, True, OPTIONAL], "properties": {"x": never, "y": True}}
+    parts: list[Any] = [
+        as_part(never, whole, "properties.x"),
+        as_part({"type": "string"}, whole, "properties.y"),
+        {HELD: ["tools[1].function.parameters", None, True, OPTIONAL], **_inside(never)},
+    ]
+    elements = [{"type": "json_schema", "json_schema": part} for part in parts]
+    tag = {"type": "sequence", "elements": elements}
+    rest = leave_out_refused(table, Grammar(kind="structural_tag", source=json.dumps({"format": tag})))
+    assert rest is not None and leave_out_refused(table, rest) is None
+    places = ("tools[0].function.parameters.properties.x", "tools[1].function.parameters")
+    program = make_program(rest)
+    assert program.left_out == tuple(f"schema at {place}" for place in places)
+    compile_program(table, program.source)
+    parts[0][HELD] = parts[2][HELD] = ["tools[0].function.parameters", None, True, NEEDED]
+    assert leave_out_refused(table, Grammar(kind="structural_tag", source=json.dumps({"format": tag}))) is None
 
 
 def test_the_search_is_short(table: TokenTable) -> None:

@@ -17,7 +17,7 @@ import pytest
 from cpu_time import check_cpu_s
 from grammars.byte_grammar import accepts, compile_schema, walk
 
-from seesay.config.grammar import HELD, Grammar
+from seesay.config.grammar import HELD, NEEDED, Grammar
 from seesay.errors import RequestError
 from seesay.grammars.program import make_program
 from seesay.grammars.schemas.formats import FORMATS, KNOWN
@@ -464,7 +464,7 @@ def test_strict_false_leaves_out_one_keyword_and_holds_the_others(schema: Any, l
 def test_a_function_that_is_not_strict_loses_a_wrong_pattern_alone() -> None:
     schema = obj(properties={"a": {"type": "string", "pattern": "["}, "b": INT}, required=["b"])
     for strict in (None, False):
-        written, left_out = write_held({HELD: ["tools[0].function.parameters", strict, True], **schema})
+        written, left_out = write_held({HELD: ["tools[0].function.parameters", strict, True, NEEDED], **schema})
         assert left_out == ("pattern at tools[0].function.parameters.properties.a",) and '"required":["b"]' in written
 
 

@@ -119,6 +119,39 @@ async def test_a_refused_schema_is_an_error_before_the_answer_begins(
     assert error["message"].startswith(f"{where}: schema at $.properties.a: ") and error.get("param", where) == where
 
 
+CONTRADICTIONS: dict[str, dict[str, Any]] = {
+    "not named": {"type": "object", "properties": {"a": {}}, "required": ["b"], "additionalProperties": False},
+    "false": {"type": "object", "properties": {"a": {}, "b": False}, "required": ["b"]},
+    "no number": {
+        "type": "object", "properties": {"b": {"type": "integer", "minimum": 5, "maximum": 3}}, "required": ["b"]
+    },
+}  # fmt: skip
+
+
+def make_function(name: str, parameters: dict[str, Any], strict: bool | None) -> dict[str, Any]:
+    own = {} if strict is None else {"strict": strict}
+    return {"type": "function", "function": {"name": name, "parameters": parameters, **own}}
+
+
+@pytest.mark.parametrize("strict", [None, False])
+@pytest.mark.parametrize("name", CONTRADICTIONS)
+async def test_a_function_whose_arguments_cannot_be_is_left_out_unless_it_is_strict_or_forced(
+    demo: httpx.AsyncClient, name: str, strict: bool | None
+) -> None:
+    good = make_function("g", {"type": "object", "properties": {"x": {"type": "integer"}}}, None)
+    tools = [good, make_function("f", CONTRADICTIONS[name], strict)]
+    body: dict[str, Any] = {"messages": MESSAGES, "max_tokens": 1, "tools": tools}
+    response = await demo.post("/v1/chat/completions", json=body)
+    assert response.status_code == 200, response.text
+    assert response.headers[HEADER] == "schema at tools[1].function.parameters"
+    forced = {**body, "tool_choice": {"type": "function", "function": {"name": "f"}}}
+    held = {**body, "tools": [*tools, make_function("s", CONTRADICTIONS[name], True)]}
+    for refused, place in ((forced, "tools[1]"), (held, "tools[2]")):
+        response = await demo.post("/v1/chat/completions", json=refused)
+        assert response.status_code == 400 and HEADER not in response.headers
+        assert response.json()["error"]["message"].startswith(f"{place}.function.parameters: schema at $")
+
+
 async def test_a_schema_of_the_answer_beside_tools_is_held_as_far_as_it_says(demo: httpx.AsyncClient) -> None:
     tools = [{"type": "function", "function": {"name": "f"}}]
     body: dict[str, Any] = {"messages": MESSAGES, "max_tokens": 1, "tools": tools}
