@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from waiting import wait_until
 
 from seesay.config import EngineConfig
 from seesay.engine.front.engine import AsyncEngine
+from seesay.serving.http.streaming import EventStream
 
 
 @pytest.fixture(scope="module")
@@ -39,8 +39,12 @@ def ask(live: LiveServer, body: dict[str, Any]) -> socket.socket:
 
 
 @pytest.mark.parametrize("is_streamed", [False, True], ids=["complete", "streamed"])
-def test_closed_connections_end_trials(engine: AsyncEngine, tmp_path: Path, is_streamed: bool) -> None:
-    """Of one owner, three are tried at a time. A stream begins while its grammar is still being tried."""
+def test_closed_connections_end_trials(
+    engine: AsyncEngine, tmp_path: Path, is_streamed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one owner, three are tried at a time. A stream begins while its grammar is still being tried; that its client
+    has closed its connection is noticed before a comment would be due."""
+    monkeypatch.setattr(EventStream, "keep_alive_s", 1000.0)
     held, trials = HeldTrials(tmp_path), engine._grammars
     if trials._child is not None:
         trials._child.end()
@@ -54,8 +58,6 @@ def test_closed_connections_end_trials(engine: AsyncEngine, tmp_path: Path, is_s
         if is_streamed:
             for connection in (*running, joined, queued):
                 assert connection.recv(4096).startswith(b"HTTP/1.1 200")
-                # Of a stream that has begun, its end alone would be noticed at the next comment.
-                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         wait_until(lambda: live.uvicorn.num_connections == 5 and bool(engine._preparation._grammar_threads._calls))
         queued.close()
         wait_until(lambda: live.uvicorn.num_connections == 4)

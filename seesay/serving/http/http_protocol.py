@@ -112,6 +112,8 @@ class BoundedHttpProtocol(OfferlessProtocol):
         assert self.cycle is not None
         if not self.cycle.response_started and self.scope["http_version"] != "1.0":
             self.transport.write(_PROBE)
+        elif send_comment := self.cycle.scope["state"].get("send_comment"):
+            send_comment()
         for delay_s in _PROBE_LOOKS_S:
             self.loop.call_later(delay_s, _abort_if_reset, self.transport)
         return True

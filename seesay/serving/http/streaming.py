@@ -2,7 +2,8 @@
 
 Nothing is sent before the first event exists, the request waits for its turn alone, or a second has passed: an error
 that is found until then becomes an HTTP error and not an event. A request that waits longer gets the headers, and a
-comment whenever nothing was sent for ten seconds, so that neither its client nor a proxy gives up.
+comment whenever nothing was sent for ten seconds, so that neither its client nor a proxy gives up. One whose client
+has shut its side down gets a comment at once, which a closed connection answers with a reset.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import json
 import math
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any
 
 from starlette.responses import Response
@@ -53,9 +54,11 @@ class EventStream(Response):
         self._events = events
         self._render_error = render_error
         self._sent_at = 0.0  # 0: nothing yet
+        self._is_due = asyncio.Event()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         assert scope["type"] == "http"
+        scope.setdefault("state", {})["send_comment"] = self._is_due.set
         waiting = asyncio.create_task(self._keep_alive(scope, send))
         try:
             await unless_gone(receive, self._send_all(send))
@@ -78,8 +81,13 @@ class EventStream(Response):
         if not self._sent_at:
             await self._start(send)
         while True:
-            await asyncio.sleep(max(0.01, self._sent_at + self.keep_alive_s - time.monotonic()))
-            if self.comment and time.monotonic() >= self._sent_at + self.keep_alive_s:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(
+                    self._is_due.wait(), max(0.01, self._sent_at + self.keep_alive_s - time.monotonic())
+                )
+            is_due = self._is_due.is_set() or time.monotonic() >= self._sent_at + self.keep_alive_s
+            self._is_due.clear()
+            if self.comment and is_due and self._sent_at < math.inf:
                 self._sent_at = time.monotonic()
                 await send({"type": "http.response.body", "body": self.comment, "more_body": True})
 
