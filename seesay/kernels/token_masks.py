@@ -12,7 +12,7 @@ BLOCK = 4096
 """Tokens per program."""
 
 
-@triton.jit(do_not_specialize_on_alignment=["rows_ptr", "bits_ptr"])
+@triton.jit(do_not_specialize=["num_words"], do_not_specialize_on_alignment=["rows_ptr", "bits_ptr"])
 def mask_kernel(scores_ptr, rows_ptr, bits_ptr, row_stride, num_words, num_tokens, BLOCK: tl.constexpr):
     index = tl.program_id(1).to(tl.int64)
     row = tl.load(rows_ptr + index)

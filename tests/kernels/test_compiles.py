@@ -114,3 +114,9 @@ def test_no_kernel_is_compiled_again_where_ranks_lie_elsewhere() -> None:
         if parameter.name == "ranks_ptr"
     ]
     assert found == [True] * 4
+
+
+def test_masks_of_any_width_take_the_kernel_of_the_start() -> None:
+    """Masks may have more words than the vocabulary has, as those of a start have."""
+    kernel = importlib.import_module("seesay.kernels.token_masks").mask_kernel
+    assert [each.name for each in kernel.params if each.do_not_specialize] == ["num_words"]
