@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from held_trials import HeldTrials
+from held_trials import HeldTrials, begin_endless
 from waiting import wait_until
 
 from seesay.config.grammar import Grammar
@@ -106,17 +106,7 @@ def test_what_is_known_when_all_have_left_stays_known(parts: Parts) -> None:
 
 
 def test_a_trial_that_was_put_back_does_not_begin_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    def work(*args: object) -> None:
-        while True:
-            pass
-
-    monkeypatch.setattr(trial_child, "_try", work)
-    monkeypatch.setattr(trial_child, "MAX_SLOW", 0)
-    trials = trial_child._Trials(TokenTable(TOKENS))
-    trials.take((7, "regex", "a", False))
-    trials.begin()
-    [trial] = trials.running.values()
-    wait_until(lambda: trial.find_cpu_s() >= trial_child.BUDGET_S)
+    trials = begin_endless(TokenTable(TOKENS), 7, monkeypatch)
     assert not list(trials.advance(())) and not trials.running
     trials.take((7,))
     monkeypatch.setattr(trial_child, "MAX_SLOW", 1)

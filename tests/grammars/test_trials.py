@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 import pytest
 from grammars.byte_grammar import END
+from held_trials import begin_endless
 from waiting import wait_until
 
 from seesay.config.grammar import Grammar
@@ -432,19 +433,8 @@ def test_large_grammars_leave_the_processors_to_others_from_the_start(monkeypatc
 
 def test_what_takes_long_until_its_limit_is_over_and_does_not_begin_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where all forks for what takes long are in use, too."""
-
-    def work(*args: object) -> None:
-        while True:
-            pass
-
-    monkeypatch.setattr(trial_child, "_try", work)
-    monkeypatch.setattr(trial_child, "MAX_SLOW", 0)
     monkeypatch.setattr(trial_child, "WALL_S", 0.0)
-    trials = trial_child._Trials(TokenTable(TOKENS))
-    trials.take((7, "regex", "a", False))
-    trials.begin()
-    [trial] = trials.running.values()
-    wait_until(lambda: trial.find_cpu_s() >= trial_child.BUDGET_S)
+    trials = begin_endless(TokenTable(TOKENS), 7, monkeypatch)
     [(number, answer)] = trials.advance(())
     assert number == 7 and trial_child.TOO_SLOW in answer[0] and not trials.running
     trials.begin()

@@ -1,10 +1,16 @@
-"""The process that tries grammars, in which some trials wait until the test lets them go on."""
+"""The process that tries grammars, in which some trials wait until the test lets them go on; and trials without an
+end."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import pytest
+from waiting import wait_until
+
+from seesay.grammars import trial_child
+from seesay.grammars.compile import TokenTable
 from seesay.system.python import python_command
 
 _CODE = """
@@ -47,6 +53,24 @@ class HeldTrials:
         """Return the sources of the trials that run."""
         lines = [line.partition(" ") for line in self._log.read_text().splitlines()]
         return [source for pid, _, source in lines if _runs(int(pid))]
+
+
+def begin_endless(table: TokenTable, number: int, monkeypatch: pytest.MonkeyPatch) -> trial_child._Trials:
+    """Return trials, in this process, of one that never ends and has taken so long that it needs a fork for slow ones,
+    of which there is none."""
+
+    def work(*args: object) -> None:
+        while True:
+            pass
+
+    monkeypatch.setattr(trial_child, "_try", work)
+    monkeypatch.setattr(trial_child, "MAX_SLOW", 0)
+    trials = trial_child._Trials(table)
+    trials.take((number, "regex", "a", False))
+    trials.begin()
+    [trial] = trials.running.values()
+    wait_until(lambda: trial.find_cpu_s() >= trial_child.BUDGET_S)
+    return trials
 
 
 def _runs(pid: int) -> bool:
