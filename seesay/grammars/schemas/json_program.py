@@ -22,7 +22,6 @@ def write_json(
     source: str, *, is_open: bool = False, is_lenient: bool = False, tries_patterns: bool = False
 ) -> tuple[str, tuple[str, ...]]:
     """Return (the expression for JSON that matches a schema, what it does not hold). See `rewrite_schema`."""
-    tries_patterns |= is_lenient
     written, left_out = rewrite_schema(source, is_open=is_open, is_lenient=is_lenient, tries_patterns=tries_patterns)
     whole = {**(written if isinstance(written, dict) else {}), "x-guidance": _STYLE}  # the last: it is swapped out
     try:

@@ -75,13 +75,17 @@ def rewrite_schema(
     """Return (the compiler's form of a JSON Schema, what was left out of it). Objects without `additionalProperties`
     have no others than the named ones, and arrays with `prefixItems` no more, unless the schema `is_open`. Raises
     `RequestError` that names the keyword that cannot be honoured, and its place; where the schema `is_lenient`, such a
-    keyword is left out. tries_patterns: also of a regular expression that only the compiler would refuse."""
+    keyword is left out. tries_patterns: also of a regular expression that only the compiler would refuse, as where the
+    schema is lenient."""
     try:
         root = _read_json(source)
     except (ValueError, RecursionError) as error:
         raise refuse("$", f"the schema is not JSON: {error}") from error
-    writer = SchemaWriter(root, References(root, source), is_closing=not is_open, is_lenient=is_lenient)
-    writer.tries_patterns = tries_patterns
+    tries_patterns |= is_lenient
+    references = References(root, source)
+    writer = SchemaWriter(
+        root, references, is_closing=not is_open, is_lenient=is_lenient, tries_patterns=tries_patterns
+    )
     return writer.write_root(), tuple(dict.fromkeys(writer.left_out))
 
 
@@ -106,19 +110,20 @@ class SchemaWriter:
     left_out: what a lenient writer did not hold, with its place.
     """
 
-    def __init__(self, root: Any, references: References, *, is_closing: bool, is_lenient: bool) -> None:
+    def __init__(
+        self, root: Any, references: References, *, is_closing: bool, is_lenient: bool, tries_patterns: bool
+    ) -> None:
         self.references = references
         self.left_out: list[str] = []
         self.shared = SharedParts()
         self._root = root
-        self.is_closing, self.is_lenient = is_closing, is_lenient
+        self.is_closing, self._is_lenient, self.tries_patterns = is_closing, is_lenient, tries_patterns
         self._negation = Negation(self)
         self._names: dict[tuple[str, bool], str] = {}
         self._referring: dict[tuple[str, str], Schema] = {}  # of properties, by reference and base
         self._targets: dict[str, tuple[str, Any, str]] = {}  # of references to references
         self._pending: list[tuple[str, Any, Spot]] = []
         self.patterns: dict[str, str] = {}  # rewritten ones
-        self.tries_patterns = False
         self._num_nodes = 0
         self._coerces = isinstance(root, dict) and root.get("x-coerce") is True
 
@@ -186,7 +191,7 @@ class SchemaWriter:
 
     def attempt(self, what: str, spot: Spot, error: RequestError) -> None:
         """Note that something is left out, or raise `error`."""
-        if not self.is_lenient:
+        if not self._is_lenient:
             raise error
         self.left_out.append(f"{what} at {spot.place}")
 

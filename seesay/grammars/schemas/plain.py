@@ -50,7 +50,7 @@ def _write_keyword(writer: SchemaWriter, key: str, schema: SchemaObject, written
     elif key in _NUMBERS:
         _write_number(key, schema, written, spot)
     elif key == "pattern":
-        written[key] = _write_pattern(writer, schema[key], spot)
+        written[key] = _write_pattern(writer, schema[key], spot, is_tried=writer.tries_patterns)
     else:
         return _write_format(writer, schema[key], written, spot)
     return True
@@ -69,10 +69,10 @@ def _write_number(key: str, schema: SchemaObject, written: SchemaObject, spot: S
     written[key] = value
 
 
-def _write_pattern(writer: SchemaWriter, pattern: Any, spot: Spot) -> str:
+def _write_pattern(writer: SchemaWriter, pattern: Any, spot: Spot, *, is_tried: bool = False) -> str:
     if isinstance(pattern, str) and pattern in writer.patterns:
         return writer.patterns[pattern]
-    written = writer.patterns[pattern] = rewrite_pattern(pattern, spot.place, is_tried=writer.tries_patterns)
+    written = writer.patterns[pattern] = rewrite_pattern(pattern, spot.place, is_tried=is_tried)
     return written
 
 
