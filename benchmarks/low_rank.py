@@ -73,7 +73,10 @@ def make_tiles(num_rows: int, num_slots: int) -> tuple[torch.Tensor, torch.Tenso
 def measure(name: str, site: Site, memory: torch.Tensor, place: int, num_rows: int, rank: int) -> float:
     """Print and return the microseconds of one layer."""
     num_slots, num_sources = len(memory), len(site.bounds) - 1
-    outputs, ranks = SlotOutputs.make(site.bounds, DEVICE), torch.full((num_slots, num_sources), rank, device=DEVICE)
+    outputs, ranks = (
+        SlotOutputs.make(site.bounds, DEVICE),
+        torch.full((num_slots, num_sources), rank, dtype=torch.int32, device=DEVICE),
+    )
     tokens, tiles, tile_rows = make_tiles(num_rows, num_slots)
     x = torch.randn(num_rows, site.num_inputs, dtype=DTYPE, device=DEVICE)
     y = [torch.randn(num_rows, site.bounds[-1], dtype=DTYPE, device=DEVICE) for _ in range(NUM_LAYERS)]
@@ -81,7 +84,7 @@ def measure(name: str, site: Site, memory: torch.Tensor, place: int, num_rows: i
     products = [
         SlotProducts(
             *make_factors(memory, site, place + stride * layer, rank),
-            ranks.int(),
+            ranks,
             outputs.spans,
             tokens,
             tiles,

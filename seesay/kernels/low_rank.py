@@ -3,7 +3,8 @@
 Rows of one slot are computed together, in tiles. The first kernel makes A x, each program from a part of the inputs;
 the second one sums up the parts and adds B A x, and may compute the gate of a gated layer in the same pass. Sums are in
 float32, and A x is rounded as a matrix product of its own would be. All read what the tiles, the rows and the ranks
-are from the device, so that a CUDA graph of them stays valid while these change (measured by `benchmarks/low_rank.py`).
+are from the device, so that a CUDA graph of them stays valid while these change. Sizes of tiles were chosen by
+measurement: `benchmarks/low_rank.py`.
 """
 
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"

@@ -1,4 +1,4 @@
-"""What a start says when memory runs out, and that it keeps none of it."""
+"""A start that finds too little memory: its error, and that nothing of what it allocated is kept."""
 
 from __future__ import annotations
 

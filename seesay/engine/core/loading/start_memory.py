@@ -1,4 +1,4 @@
-"""What a start says, and gives back, when memory runs out."""
+"""The error of a start that finds too little memory, which frees what was allocated."""
 
 from __future__ import annotations
 
